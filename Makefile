@@ -372,6 +372,8 @@ pydir_query := import site; print(*[d for d in site.getsitepackages() if d.start
 pydirs_found = $(sort $(foreach python,$(or $(PYTHON),python3) /usr/bin/python3,$(shell $(python) -Ic '$(pydir_query)' 2>/dev/null)))
 pydirs       = $(eval pydirs := $$(or $$(pydirs_found),$(PREFIX)/lib/python3/dist-packages))$(pydirs)
 mandir  := $(PREFIX)/share/man
+# Each function has a name of its own for the page that it is on.
+each_function = for page in $(pages:$(BUILD)/man/spillway-%.3=%); do for name in $$(scripts/manpage.sh --functions include/spillway/$$page.h); do
 # Built anew if it is older than the library that is in it.
 fio_made := $(wildcard $(BUILD)/libspillway_fio.so)
 solib   := libspillway.so.$(VERSION)
@@ -408,6 +410,7 @@ install: all $(BUILD)/spillway.pc $(pages) $(completed) $(fio_made) ## install u
 	install -D -m 644 $(BUILD)/completion/zsh $(DESTDIR)$(ZSHDIR)/_spillway
 	install -D -m 644 $(BUILD)/completion/fish $(DESTDIR)$(fish_file)
 	@for man in $(mans); do install -D -m 644 $$man $(DESTDIR)$(mandir)/man$${man##*.}/$${man##*/} || exit 1; done
+	@$(each_function) ln -sf spillway-$$page.3 $(DESTDIR)$(mandir)/man3/$$name.3 || exit 1; done; done
 	@for dir in $(pydirs); do \
 		echo "install the Python package into $(DESTDIR)$$dir"; \
 		for file in $(pyfiles); do install -D -m 644 $$file $(DESTDIR)$$dir/$${file#python/} || exit 1; done; \
@@ -422,6 +425,7 @@ uninstall: ## remove what install put there (same PREFIX, LIBDIR, DESTDIR)
 	rm -f $(addprefix $(DESTDIR)$(LIBDIR)/,libspillway.a $(solib) libspillway.so.$(SOMAJOR) libspillway.so pkgconfig/spillway.pc fio/libspillway_fio.so)
 	rm -f $(addprefix $(DESTDIR),$(PREFIX)/lib/spillway/libspillway_malloc.so $(bash_file) $(ZSHDIR)/_spillway $(fish_file))
 	@for man in $(mans); do rm -f $(DESTDIR)$(mandir)/man$${man##*.}/$${man##*/}; done
+	@$(each_function) rm -f $(DESTDIR)$(mandir)/man3/$$name.3; done; done
 	rm -rf $(pydirs:%=$(DESTDIR)%/spillway)
 	@rmdir $(DESTDIR)$(PREFIX)/include/spillway $(DESTDIR)$(LIBDIR)/fio $(DESTDIR)$(PREFIX)/lib/spillway 2>/dev/null || true
 

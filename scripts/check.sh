@@ -103,6 +103,10 @@ check_headers() { # public headers compile alone, as C and as C++
     bash tests/unit/test_headers.sh
 }
 
+check_kerneldoc() { # each function of a public header says what it takes, returns and does
+    python3 tests/check/kerneldoc.py include/spillway/*.h
+}
+
 check_marks() { # nothing is left for later
     ! grep -nE '\b(T[O]DO|F[I]XME|X[X]X|H[A]CK)\b' "${files[@]}" /dev/null
 }

@@ -3,11 +3,16 @@
 # scripts/manpage.sh - print the manual page, section 3, of a public header: its contract and declarations as they stand
 #
 #   scripts/manpage.sh include/spillway/store.h >spillway-store.3
+#   scripts/manpage.sh --functions include/spillway/store.h     the functions on that page
 set -euo pipefail
 
-[ $# -eq 1 ] || { echo "usage: scripts/manpage.sh HEADER" >&2; exit 2; }
+only=
+[ "${1-}" != --functions ] || { only=1 && shift; }
+[ $# -eq 1 ] || { echo "usage: scripts/manpage.sh [--functions] HEADER" >&2; exit 2; }
 version=$(sed -n 's/^#define SPW_VERSION "\(.*\)"/\1/p' "$(dirname "$1")/error.h")
-functions=$(sed -n 's/^SPW_EXPORT [^(]*\(spw_[a-z0-9_]*\)(.*/\1/p' "$1" | paste -s -d, | sed 's/,/, /g')
+functions=$(sed -n 's/^SPW_EXPORT [^(]*\(spw_[a-z0-9_]*\)(.*/\1/p' "$1")
+[ -z "$only" ] || { echo "$functions"; exit; }
+functions=$(paste -s -d, <<<"$functions" | sed 's/,/, /g')
 awk -v name="$(basename "$1" .h)" -v version="$version" -v functions="$functions" '
     function plain(text) { # of no meaning to roff
         gsub(/\\/, "\\e", text)

@@ -414,8 +414,11 @@ struct spw_counter {
 };
 
 /**
- * spw_counter_get - one counter of a struct of counters
- * @index:  from 0 on, in the order of the struct's members
+ * spw_counter_get - describe one counter of a struct of counters
+ * @counted:  which struct
+ * @index:    of its members, from 0
+ * @counter:  set on success
+ * @size:     sizeof *@counter
  *
  * Return: 0; -ENOENT there are no more; -EINVAL @counted.
  */

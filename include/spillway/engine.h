@@ -74,76 +74,143 @@ struct spw_device_opts {
 	struct spw_log log;
 };
 
+/**
+ * spw_device_opts_init - set the defaults
+ * @opts:  set
+ * @size:  sizeof *@opts
+ */
 SPW_EXPORT void spw_device_opts_init(struct spw_device_opts *opts, size_t size);
 
 /**
- * spw_device_open - open a block device, an NVMe character device, a regular file O_DIRECT, or a
- * namespace behind vfio; read its geometry @opts: options, or NULL for the defaults
+ * spw_device_open - open a device for direct I/O and read its geometry
+ * @path:    a block device, an NVMe character device, a regular file, or a namespace behind vfio
+ * @opts:    or NULL for the defaults
+ * @device:  set on success, else NULL
  *
- * Writes nothing. Does not look at what the device holds. Of an NVMe character device (/dev/ng0n1)
- * the block device is opened too: locks and exclusive claims are its, and so are the transfers
- * below; only a queue goes past it.
+ * Writes nothing, and does not look at the contents. For an NVMe character device (/dev/ng0n1) the
+ * block device is opened too: it serves locks, exclusive claims and the transfers below; only
+ * queues bypass it.
  *
- * pci:0000:3d:00.0/1 is namespace 1 of the NVMe controller at that PCI address, which the kernel's
- * vfio-pci driver has. Only one process has a controller; within it, locks and exclusive claims
- * work as between processes on a block device.
+ * pci:0000:3d:00.0/1 is namespace 1 of the NVMe controller at that PCI address, which must be bound
+ * to vfio-pci. Only one process can have a controller; within it, locks and exclusive claims work
+ * as between processes on a block device.
  *
  * Return: 0; -ENOENT, -EACCES, -EBUSY as open(2); -ENOTBLK neither a block device nor a regular
- * file; -EOPNOTSUPP the file system refuses O_DIRECT; -EFBIG a file, to be written, that is longer
- * than what the process may write (RLIMIT_FSIZE); -ENODEV a device of size 0, a character device
- * without its block device, or a controller that is not bound to vfio-pci; -EINVAL no such name of
- * one.
+ * file; -EOPNOTSUPP the file system refuses O_DIRECT; -EFBIG a file to be written is longer than
+ * RLIMIT_FSIZE; -ENODEV a device of size 0, a character device without its block device, or a
+ * controller that is not bound to vfio-pci; -EINVAL not a valid name of one.
  */
 SPW_EXPORT int spw_device_open(const char *path, const struct spw_device_opts *opts,
 			       struct spw_device **device);
+
+/**
+ * spw_device_close - close a device
+ * @device:  without open queues; or NULL
+ *
+ * Ends its locks and claims.
+ */
 SPW_EXPORT void spw_device_close(struct spw_device *device);
 
 /**
  * spw_device_block_node - the path by which mounts, locks and signatures of a device are known
- * @node:  set to the block node of an NVMe character device (/dev/ng0n1 -> /dev/nvme0n1); to @path
- *         for all else, also for what does not exist and for what is behind vfio, which has no node
+ * @path:  a device
+ * @node:  set to the block node of an NVMe character device (/dev/ng0n1 -> /dev/nvme0n1); else to
+ *         @path, also if it does not exist, or is behind vfio and has no node
+ * @len:   room in @node, in bytes
  *
  * Return: 0; -ENODEV the namespace has no block device, or its node is missing; -ENAMETOOLONG.
  */
 SPW_EXPORT int spw_device_block_node(const char *path, char *node, size_t len);
 
+/**
+ * spw_device_path - the path a device was opened by
+ * @device:  the device
+ *
+ * Return: the path, valid until the device is closed.
+ */
 SPW_EXPORT const char *spw_device_path(const struct spw_device *device);
+
+/**
+ * spw_device_geometry - the geometry of a device, as it was when it was opened
+ * @device:  the device
+ *
+ * Return: the geometry, valid until the device is closed.
+ */
 SPW_EXPORT const struct spw_geometry *spw_device_geometry(const struct spw_device *device);
 
 /**
- * spw_device_pread, spw_device_pwrite - one blocking transfer, for few blocks outside a queue
+ * spw_device_pread - read some blocks, outside of a queue
+ * @device:        the device
+ * @buf:           aligned as for a queue
+ * @len:           bytes, a multiple of the logical block
+ * @offset_bytes:  the same
  *
- * The same alignment rules as for a queue. Continues after a short transfer. A write is not durable
- * before spw_device_sync().
+ * Blocks. Continues after a short transfer.
  *
- * Return: 0 when all @len bytes were transferred, else a negative errno.
+ * Return: 0 all bytes were read; else a negative errno.
  */
 SPW_EXPORT int spw_device_pread(const struct spw_device *device, void *buf, size_t len,
 				uint64_t offset_bytes);
+
+/**
+ * spw_device_pwrite - write some blocks, outside of a queue
+ * @device:        the device, not opened read-only
+ * @buf:           aligned as for a queue
+ * @len:           bytes, a multiple of the logical block
+ * @offset_bytes:  the same
+ *
+ * Blocks. Continues after a short transfer. The write is not durable before spw_device_sync().
+ *
+ * Return: 0 all bytes were written; else a negative errno.
+ */
 SPW_EXPORT int spw_device_pwrite(const struct spw_device *device, const void *buf, size_t len,
 				 uint64_t offset_bytes);
+
+/**
+ * spw_device_sync - make completed writes durable
+ * @device:  the device
+ *
+ * Blocks until the drive has written out its volatile cache.
+ *
+ * Return: 0; a negative errno.
+ */
 SPW_EXPORT int spw_device_sync(const struct spw_device *device);
 
 /**
- * spw_device_discard - tell the device that a range of whole logical blocks holds nothing any more
+ * spw_device_discard - tell a device that a range holds no data any more
+ * @device:        the device
+ * @offset_bytes:  a multiple of the logical block
+ * @len_bytes:     the same
  *
- * Blocks until the device has taken it. What a read of the range gives then is undefined.
+ * Blocks until the device has taken it. What a read of the range returns then is undefined.
  *
- * Return: 0; -EOPNOTSUPP the device cannot; -EINVAL unaligned or beyond the end.
+ * Return: 0; -EOPNOTSUPP the device cannot discard; -EINVAL unaligned, or beyond the end.
  */
 SPW_EXPORT int spw_device_discard(const struct spw_device *device, uint64_t offset_bytes,
 				  uint64_t len_bytes);
 
 /**
- * spw_device_lock - take an exclusive advisory lock (OFD) on a byte range, or fail at once
+ * spw_device_lock - take an exclusive advisory lock (OFD) on a byte range
+ * @device:        opened read-write
+ * @offset_bytes:  where the range begins
+ * @len_bytes:     its length
  *
- * The lock ends with spw_device_unlock(), spw_device_close() or the process. Children of fork(2)
- * share it until they exec or exit. Works on a device opened read-write only.
+ * Does not wait. Ends with spw_device_unlock(), spw_device_close() or the process. Children of
+ * fork(2) share it until they exec or exit.
  *
- * Return: 0; -EBUSY somebody else holds it.
+ * Return: 0; -EBUSY another process has it.
  */
 SPW_EXPORT int spw_device_lock(const struct spw_device *device, uint64_t offset_bytes,
 			       uint64_t len_bytes);
+
+/**
+ * spw_device_unlock - release a lock
+ * @device:        the device
+ * @offset_bytes:  as for spw_device_lock()
+ * @len_bytes:     the same
+ *
+ * Return: 0; a negative errno.
+ */
 SPW_EXPORT int spw_device_unlock(const struct spw_device *device, uint64_t offset_bytes,
 				 uint64_t len_bytes);
 
@@ -163,28 +230,59 @@ struct spw_arena_opts {
 /* Allocations are multiples of this and start at such an address. */
 #define SPW_ARENA_GRANULE_BYTES 65536u
 
+/**
+ * spw_arena_opts_init - set the defaults
+ * @opts:  set
+ * @size:  sizeof *@opts
+ */
 SPW_EXPORT void spw_arena_opts_init(struct spw_arena_opts *opts, size_t size);
 
 /**
  * spw_arena_open - reserve DMA memory
+ * @opts:   or NULL for the defaults
+ * @arena:  set on success, else NULL
  *
- * Huge pages where the system has them free, else transparent ones, else plain pages: which, and
- * why, goes to the log. Pages are not touched here; but a queue that registers the arena with
- * io_uring makes all of it resident.
+ * Uses free huge pages, else transparent ones, else plain pages; which, and why, is logged. Does
+ * not touch the pages, but a queue that registers the arena with io_uring makes all of it resident.
+ *
+ * Return: 0; -EINVAL; -ENOMEM.
  */
 SPW_EXPORT int spw_arena_open(const struct spw_arena_opts *opts, struct spw_arena **arena);
-SPW_EXPORT void spw_arena_close(struct spw_arena *arena); /* everything allocated from it is gone */
 
 /**
- * spw_arena_alloc - @len bytes at the lowest free address, aligned to SPW_ARENA_GRANULE_BYTES
+ * spw_arena_close - free an arena and everything allocated from it
+ * @arena:  no longer registered with an open queue; or NULL
+ */
+SPW_EXPORT void spw_arena_close(struct spw_arena *arena);
+
+/**
+ * spw_arena_alloc - allocate at the lowest free address
+ * @arena:   the arena
+ * @len:     bytes, rounded up to SPW_ARENA_GRANULE_BYTES
+ * @memory:  set on success, aligned to SPW_ARENA_GRANULE_BYTES; the bytes are undefined
  *
- * The bytes are undefined. Does not wait and does not grow the arena.
+ * Any thread. Does not wait, and does not grow the arena.
  *
- * Return: 0; -ENOBUFS no free run of that length.
+ * Return: 0; -EINVAL @len is 0; -ENOBUFS no free run of that length.
  */
 SPW_EXPORT int spw_arena_alloc(struct spw_arena *arena, size_t len, void **memory);
+
+/**
+ * spw_arena_free - free an allocation
+ * @arena:   the arena
+ * @memory:  of spw_arena_alloc(); or NULL
+ *
+ * Any thread.
+ */
 SPW_EXPORT void spw_arena_free(struct spw_arena *arena, void *memory);
-/* All of it: @len bytes. */
+
+/**
+ * spw_arena_memory - the whole memory of an arena
+ * @arena:  the arena
+ * @len:    set to its length in bytes
+ *
+ * Return: its address.
+ */
 SPW_EXPORT void *spw_arena_memory(const struct spw_arena *arena, size_t *len);
 
 /* ---- Queues ---- */
@@ -324,85 +422,131 @@ struct spw_queue_stats {
 	uint32_t drives_placing; /* drives whose writes name a placement */
 };
 
+/**
+ * spw_queue_opts_init - set the defaults
+ * @opts:  set
+ * @size:  sizeof *@opts
+ */
 SPW_EXPORT void spw_queue_opts_init(struct spw_queue_opts *opts, size_t size);
 
 /**
- * spw_queue_open - a queue over @count devices
+ * spw_queue_open - open a queue over devices
+ * @devices:  must outlive the queue
+ * @count:    1 to SPW_QUEUE_DEVICES_MAX
+ * @opts:     or NULL for the defaults
+ * @queue:    set on success, else NULL
  *
- * Probes the backend asked for; with SPW_BACKEND_AUTO falls back from nvme to io_uring to libaio,
- * but never from vfio; null is had only by its name. Setup features that the kernel refuses are
- * dropped one at a time. What was chosen and dropped, and why, goes to the log and to
- * spw_queue_description().
+ * Probes the backend. SPW_BACKEND_AUTO falls back from nvme to io_uring to libaio, but never from
+ * vfio, and never selects null. Setup features that the kernel refuses are dropped one at a time.
+ * What was chosen and dropped, and why, goes to the log and to spw_queue_description().
  *
- * Return: 0; -EINVAL; -ENOMEM; or what io_uring_setup(2) or io_setup(2) returns.
+ * Return: 0; -EINVAL; -ENOMEM; or as io_uring_setup(2) or io_setup(2).
  */
 SPW_EXPORT int spw_queue_open(struct spw_device *const devices[], unsigned count,
 			      const struct spw_queue_opts *opts, struct spw_queue **queue);
 
 /**
- * spw_queue_close - cancel what can be cancelled, wait for the rest, release the queue
+ * spw_queue_close - cancel what can be cancelled, wait for the rest, and free the queue
+ * @queue:  or NULL
  *
  * By the thread that used the queue. Calls done for every io in it. Does not return while a device
  * may still write to a caller's buffer.
  */
 SPW_EXPORT void spw_queue_close(struct spw_queue *queue);
 
+/**
+ * spw_queue_backend - the backend of a queue
+ * @queue:  the queue
+ *
+ * Return: any but SPW_BACKEND_AUTO.
+ */
 SPW_EXPORT enum spw_backend spw_queue_backend(const struct spw_queue *queue);
 
-/* "io_uring: single_issuer registered files and memory", for logs and reports. */
+/**
+ * spw_queue_description - the backend and its features, for logs and reports
+ * @queue:  the queue
+ *
+ * Return: a text such as "io_uring: single_issuer registered files and memory", valid until the
+ * queue is closed.
+ */
 SPW_EXPORT const char *spw_queue_description(const struct spw_queue *queue);
 
 /**
- * spw_queue_prepare - hand over an io; issued by the next submit or reap
+ * spw_queue_prepare - hand over an io, to be issued by the next submit or reap
+ * @queue:  the queue
+ * @io:     must stay valid, with its memory, until done is called
  *
- * What exceeds the depth waits inside the queue, in order. A transfer larger than the device or the
- * kernel takes at once is split; its parts are joined before done is called.
+ * What exceeds the depth waits inside of the queue, in order. A transfer larger than the device or
+ * the kernel takes at once is split; its parts are joined before done is called. Allocates nothing,
+ * and makes no system call.
  *
- * Return: 0; -EINVAL unaligned, empty, too long, beyond the device's end, or no such device (done
- * is then not called).
+ * Return: 0; -EINVAL unaligned, empty, too long, beyond the device's end, or no such device: done
+ * is not called then.
  */
 SPW_EXPORT int spw_queue_prepare(struct spw_queue *queue, struct spw_io *io);
 
-/* Give the kernel all prepared that fits the depth, with one system call. Return: 0; -errno. */
+/**
+ * spw_queue_submit - issue what was prepared, up to the depth, with one system call
+ * @queue:  the queue
+ *
+ * Does not call done.
+ *
+ * Return: 0; a negative errno.
+ */
 SPW_EXPORT int spw_queue_submit(struct spw_queue *queue);
 
 /**
  * spw_queue_reap - submit, then call done for completed ios
- * @min:         wait for at least so many ios, or for all that are in the queue if they are fewer;
- *               0 does not wait. With an empty queue only a wake or the timeout ends the wait
- * @timeout_ns:  give up waiting after this; negative: no limit
+ * @queue:       the queue
+ * @min:         wait for at least this many ios, or for all in the queue if there are fewer; 0 does
+ *               not wait. With an empty queue only a wake-up or the timeout ends the wait
+ * @timeout_ns:  of the wait; negative: none
  *
- * Returns early, with what there is, after spw_queue_wake() or a signal. done is called from here
- * and from spw_queue_close() only.
+ * Returns early, with what has completed, after spw_queue_wake() or a signal. done is called from
+ * here and from spw_queue_close() only.
  *
- * Return: how many ios ended, or a negative errno of the queue itself (never of an io); -EDEADLK
- * when called from inside done.
+ * Return: how many ios completed; a negative errno of the queue itself, never of an io; -EDEADLK
+ * called from inside done.
  */
 SPW_EXPORT int spw_queue_reap(struct spw_queue *queue, unsigned min, int64_t timeout_ns);
 
-/* Make a sleeping or the next spw_queue_reap() return early. From any thread; async-signal-safe. */
+/**
+ * spw_queue_wake - make a sleeping or the next spw_queue_reap() return early
+ * @queue:  the queue
+ *
+ * Any thread, and async-signal-safe.
+ */
 SPW_EXPORT void spw_queue_wake(struct spw_queue *queue);
 
 /**
- * spw_queue_cancel - try to stop an io that is in the queue
+ * spw_queue_cancel - try to stop an io
+ * @queue:  the queue
+ * @io:     prepared, and not completed
  *
- * What the kernel has not been given is dropped; what it has is cancelled where it can. done is
+ * What the kernel does not have yet is dropped; what it has is cancelled where possible. done is
  * called in any case, later, from spw_queue_reap(): with res -ECANCELED if the io was stopped, else
- * with its outcome. A write stopped midway may have reached the drive.
+ * with its outcome. A write that was stopped midway may have reached the drive.
  *
  * Return: 0; -ENOENT the io is not in the queue.
  */
 SPW_EXPORT int spw_queue_cancel(struct spw_queue *queue, struct spw_io *io);
 
+/**
+ * spw_queue_stats - read the counters of a queue
+ * @queue:  the queue
+ * @stats:  set
+ * @size:   sizeof *@stats
+ */
 SPW_EXPORT void spw_queue_stats(struct spw_queue *queue, struct spw_queue_stats *stats,
 				size_t size);
 
 /**
- * spw_queue_short_slice - have the calling thread run soon after what it waits for has come
+ * spw_queue_short_slice - have the calling thread scheduled soon after it wakes up
  *
- * For a thread that does little but reap, prepare and submit: with a short time slice (Linux 6.12;
- * earlier kernels ignore it) it is run before threads that compute, while drives would fall idle.
- * Its share of the processor stays; threads that it makes from now on inherit the slice.
+ * For a thread that does little but reap, prepare and submit. With a short time slice (Linux 6.12;
+ * earlier kernels ignore it) it runs before threads that compute, so that drives do not fall idle.
+ * Its share of the processor stays the same. Threads that it creates from then on inherit the
+ * slice.
  *
  * Return: 0; -EOPNOTSUPP the thread has a real-time, batch or idle policy, which stays as it is;
  * another negative errno.

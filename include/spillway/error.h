@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * spillway/error.h - how every layer reports errors, where it writes its log, and sizes in words
+ * spillway/error.h - errors and the log of every layer, and sizes as text
  *
  * Contract
  *   Errors     Every function returns 0 or a count on success and a negative errno otherwise. The
- *              errno says what kind of failure it was; spw_last_error() says in words which device,
- *              why, and what to do about it.
+ *              errno is the kind of failure; spw_last_error() names the device, the cause and the
+ *              remedy.
  *   Threads    The last error is kept per thread. A log function may be called from any thread,
  *              several at a time.
  *   Process    The library installs no signal handler, never exits and never prints. It keeps no
@@ -43,17 +43,21 @@ struct spw_log {
 };
 
 /**
- * spw_strerror - what a negative errno means, in a few words
+ * spw_strerror - what an errno means, in a few words
+ * @error:  an errno, negative or positive
  *
- * Does not allocate; the text is constant or belongs to the thread until its next call.
+ * Does not allocate. The text is constant, or belongs to the thread until its next call.
+ *
+ * Return: the text, never NULL.
  */
 SPW_EXPORT const char *spw_strerror(int error);
 
 /**
- * spw_last_error - the calling thread's last failure in words: device, cause, remedy
+ * spw_last_error - the calling thread's last failure: device, cause and remedy
  *
- * Valid until the thread's next failing call. "" when nothing has failed yet. Does not reset
- * anything.
+ * Does not reset anything.
+ *
+ * Return: the text, valid until the thread's next failing call; "" if no call has failed yet.
  */
 SPW_EXPORT const char *spw_last_error(void);
 
@@ -67,46 +71,67 @@ struct spw_log_line {
 };
 
 /*
- * A log that is kept until it is read: for who cannot be called by any thread, as an interpreter.
- * Where it is full, new lines are lost, and counted.
+ * A log that is kept until it is read, for callers such as interpreters that not every thread may
+ * call. When it is full, new lines are dropped and counted.
  */
 struct spw_log_ring;
 
 /**
- * spw_log_ring_open - make room for @lines_max lines
+ * spw_log_ring_open - create a log that is kept until it is read
+ * @lines_max:  lines that it can hold; at least 1
+ * @ring:       set on success, else NULL
  *
- * Return: 0; -ENOMEM; -EINVAL for no line.
+ * Return: 0; -EINVAL @lines_max is 0; -ENOMEM.
  */
 SPW_EXPORT int spw_log_ring_open(unsigned lines_max, struct spw_log_ring **ring);
 
-/* No log must write to it any more. NULL is ignored. */
+/**
+ * spw_log_ring_close - free a log
+ * @ring:  must not be written to any more; or NULL
+ */
 SPW_EXPORT void spw_log_ring_close(struct spw_log_ring *ring);
 
-/* For struct spw_log: with the ring as context. Any thread; waits for nothing but a copy. */
+/**
+ * spw_log_ring_write - add a line; the write function of struct spw_log, with the ring as context
+ * @ring:     the struct spw_log_ring
+ * @level:    kept with the line
+ * @message:  copied, up to SPW_LOG_TEXT_BYTES_MAX - 1 bytes
+ *
+ * Any thread. Waits at most for another thread's copy of a line. Drops the line, and counts it, if
+ * the ring is full.
+ */
 SPW_EXPORT void spw_log_ring_write(void *ring, enum spw_log_level level, const char *message);
 
 /**
  * spw_log_ring_read - take the oldest line
- * @line: NULL: only ask whether there is one
+ * @ring:  the ring
+ * @line:  set; or NULL: only ask whether there is one, which takes nothing
  *
- * Any thread; does not wait for a line, takes no lock while there is none, and leaves the thread's
+ * Any thread. Does not wait for a line, takes no lock while there is none, and leaves the thread's
  * last error as it is.
  *
- * Return: 1; 0 there is none.
+ * Return: 1; 0 there is no line.
  */
 SPW_EXPORT int spw_log_ring_read(struct spw_log_ring *ring, struct spw_log_line *line);
 
 /**
- * spw_size_parse - a size in words: "1536" "4k" "1.5MiB" "2G" "1EiB"
+ * spw_size_parse - parse a size: "1536" "4k" "1.5MiB" "2G" "1EiB"
+ * @text:   the size. Suffixes are powers of 1024, or of 1000 with a "B" after the letter ("4kB")
+ * @bytes:  set on success
  *
- * The same in every locale. Suffixes are powers of 1024; of 1000 with a "B" behind the letter
- * ("4kB").
+ * The same in every locale.
  *
- * Return: 0; -EINVAL it is no size; -ERANGE it does not fit.
+ * Return: 0; -EINVAL it is not a size; -ERANGE it does not fit.
  */
 SPW_EXPORT int spw_size_parse(const char *text, uint64_t *bytes);
 
-/* The version of the library in use; SPW_VERSION is the one compiled against. */
+/**
+ * spw_version - the version of the library in use
+ *
+ * SPW_VERSION is the version that the caller was compiled with.
+ *
+ * Return: a constant text.
+ */
 SPW_EXPORT const char *spw_version(void);
 
 #ifdef __cplusplus

@@ -124,124 +124,157 @@ struct spw_commit_info {
 	uint64_t runs_single; /* of these, how many have one copy alone */
 };
 
+/**
+ * spw_format_opts_init - set the defaults
+ * @opts:  set
+ * @size:  sizeof *@opts
+ */
 SPW_EXPORT void spw_format_opts_init(struct spw_format_opts *opts, size_t size);
 
 /**
- * spw_format - make a new, empty store on @count drives
+ * spw_format - create an empty store
  * @paths:  block devices or existing regular files of at least SPW_DRIVE_BYTES_MIN each; sizes may
  *          differ
- * @info:   set on success; may be NULL
+ * @count:  of @paths
+ * @opts:   or NULL for the defaults
+ * @info:   set on success; or NULL
  *
- * Checks all drives before it writes to the first. Between the ends of a drive on which nothing is
- * known it looks at 64 places: data there is a warning in the log. What the drives held is lost
- * (their data blocks are not overwritten: see spw_wipe()). A crash in between leaves drives that
- * spw_store_open() refuses as "format did not finish", never a store of mixed generations.
+ * Checks all drives before it writes to the first. On a drive without a known signature it samples
+ * 64 places between the ends: data there is a warning in the log. The previous contents of the
+ * drives are lost, but not overwritten: see spw_wipe(). A crash leaves drives that spw_store_open()
+ * refuses as "format did not finish", never a store of mixed generations.
  *
- * Return: 0; -EINVAL options; -ENOSPC a drive is too small; -EEXIST a drive carries something (not
- * forced), or data of nobody knows whom, or a commit (not to be erased); -EBUSY a drive is in use;
- * -ENOTUNIQ a drive is named twice; -ESPIPE a drive is zoned, and takes no write out of order; or
- * what opening and writing it returns.
+ * Return: 0; -EINVAL options; -ENOSPC a drive is too small; -EEXIST a drive holds a known signature
+ * (not forced), unknown data or a commit (not to be erased); -EBUSY a drive is in use; -ENOTUNIQ a
+ * drive is named twice; -ESPIPE a drive is zoned, and must be written in order; or what opening and
+ * writing returns.
  */
 SPW_EXPORT int spw_format(const char *const paths[], unsigned count,
 			  const struct spw_format_opts *opts, struct spw_store_info *info);
 
 /**
- * spw_check - read and verify every superblock copy of a store and whether its drives belong
- * together
- * @info:    set when the store is usable; else what any of the drives says of it, with drives 0
- * @drives:  array of @count, one per path in the order given; entries are filled as far as they
- *           could be read; may be NULL
+ * spw_check - verify every superblock copy of a store, and that its drives belong together
+ * @paths:   the drives
+ * @count:   of @paths
+ * @info:    set if the store is usable; else what any of the drives says of it, with drives 0
+ * @drives:  array of @count in the order of @paths, filled as far as possible; or NULL
  *
- * Reads only. Works while the store is open elsewhere.
+ * Reads only. Works while another process has the store open.
  *
- * Return: 0 the store can be opened; else as spw_store_open(), for the first fault found.
+ * Return: 0 the store can be opened; else as spw_store_open(), for the first fault.
  */
 SPW_EXPORT int spw_check(const char *const paths[], unsigned count, struct spw_store_info *info,
 			 struct spw_drive_info drives[]);
 
 /**
- * spw_committed - what is committed in a partition, without opening the store
- * @paths, @count:  the store's drives
- * @info:           number, has_previous and previous are set, the rest is 0
+ * spw_committed - what a partition has committed, without opening the store
+ * @paths:      the store's drives; if some are missing, what the others have
+ * @count:      of @paths
+ * @partition:  the partition
+ * @info:       number, has_previous and previous are set, the rest is 0
+ * @size:       sizeof *@info
  *
- * Reads only; works while the store is open elsewhere. For processes that have to agree on a commit
- * that all of them have: opening with another number than the newest gives that up.
+ * Reads only. Works while another process has the store open. For processes that have to agree on a
+ * commit that all of them have: opening a store with an older one abandons the newer.
  *
- * With drives missing: what the others have. Return: 0; -ENODATA nothing is; -EINVAL no such
- * partition; -EUCLEAN drives went on without each other, or contradict; else as spw_store_open().
+ * Return: 0; -ENODATA no commit; -EINVAL no such partition; -EUCLEAN drives went on without each
+ * other, or contradict each other; else as spw_store_open().
  */
 SPW_EXPORT int spw_committed(const char *const paths[], unsigned count, uint32_t partition,
 			     struct spw_commit_info *info, size_t size);
 
 /**
- * spw_wipe - remove a store: overwrite both superblock copies of every drive, so that the drives
- * are free again
- *
- * Discards the data area too where the device can. Refuses a drive that holds no spillway
- * superblock (-EMEDIUMTYPE), one in use (-EBUSY), or one with a commit that is not to be erased
- * (-EEXIST). A drive of an incomplete store (others missing) may be wiped.
- *
- * @opts: NULL: the defaults
+ * spw_wipe_opts_init - set the defaults
+ * @opts:  set
+ * @size:  sizeof *@opts
  */
 SPW_EXPORT void spw_wipe_opts_init(struct spw_wipe_opts *opts, size_t size);
+
+/**
+ * spw_wipe - remove a store, so that its drives are free again
+ * @paths:  the drives; others of the store may be missing
+ * @count:  of @paths
+ * @opts:   or NULL for the defaults
+ *
+ * Overwrites both superblock copies of every drive, and discards the data area where the drive can.
+ *
+ * Return: 0; -EMEDIUMTYPE a drive has no superblock of spillway; -EBUSY one is in use; -EEXIST one
+ * has a commit that is not to be erased; or what opening and writing returns.
+ */
 SPW_EXPORT int spw_wipe(const char *const paths[], unsigned count,
 			const struct spw_wipe_opts *opts);
 
 /**
  * spw_claim - open a drive read-write as its only user, to write anywhere on it
- * @log:  may be NULL
+ * @path:    the drive
+ * @log:     or NULL
+ * @device:  set on success
  *
- * Until spw_device_close() nobody who asks gets the drive, a part of it, or the whole of which it
- * is a part: a block device is held exclusively (O_EXCL), and all of its bytes, or of the file, are
- * locked. Does not look at what the drive carries: see spw_probe(). A process that was killed a
- * moment ago is waited for, up to five seconds, and the log says so.
+ * Until spw_device_close() no other process can claim the drive, a partition of it, or the whole
+ * disk that it is a part of: a block device is opened exclusively (O_EXCL), and all bytes of the
+ * device or file are locked. Does not look at its contents: see spw_probe(). Waits up to five
+ * seconds for a process that was killed a moment ago, which is logged.
  *
- * Return: 0; -EBUSY it is mounted, held, swapped on, shown by a loop device, or in use by a
+ * Return: 0; -EBUSY it is mounted, claimed, swapped on, backing a loop device, or in use by a
  * process; -EROFS it is write-protected; or as spw_device_open().
  */
 SPW_EXPORT int spw_claim(const char *path, const struct spw_log *log, struct spw_device **device);
 
 /**
- * spw_probe - one device: geometry, what is on it, and whether it could be formatted
+ * spw_probe - examine one device: geometry, contents, and whether it can be formatted
+ * @path:  the device
+ * @info:  set; its size field must be set
  *
- * Reads only. A device that cannot even be opened still gives 0, with usable false and the reason.
+ * Reads only. A device that cannot be opened is not an error: usable is false, with the reason.
+ *
+ * Return: 0.
  */
 SPW_EXPORT int spw_probe(const char *path, struct spw_probe_info *info);
 
 /**
- * spw_probe_list - the paths of all whole block devices of this machine that have a size,
- * partitions and device-mapper targets included
- * @paths:  set to an array of strings to be given to spw_probe_list_free()
+ * spw_probe_list - list all whole block devices of this machine that have a size
+ * @paths:  set to an array of strings, for spw_probe_list_free()
+ *
+ * Includes partitions and device-mapper targets.
  *
  * Return: how many, or a negative errno.
  */
 SPW_EXPORT int spw_probe_list(char ***paths);
+
+/**
+ * spw_probe_list_free - free a list of paths
+ * @paths:  of spw_probe_list() or spw_vfio_list(); or NULL
+ */
 SPW_EXPORT void spw_probe_list_free(char **paths);
 
 /**
- * spw_drives_distinct - does each path name another drive?
+ * spw_drives_distinct - check that each path names another drive
+ * @paths:  the paths
+ * @count:  of @paths
  *
- * Two names of one: links, nodes of one number, the block and the character node of an NVMe
- * namespace, spellings of a PCI address. What cannot be examined counts as a drive of its own.
- * Opens nothing.
+ * Recognizes links, nodes with the same device number, the block and the character node of an NVMe
+ * namespace, and spellings of a PCI address. A path that cannot be examined counts as a drive of
+ * its own. Opens nothing.
  *
- * Return: 0; -ENOTUNIQ, with the first two names of one drive in spw_last_error().
+ * Return: 0; -ENOTUNIQ, with two names of one drive in spw_last_error().
  */
 SPW_EXPORT int spw_drives_distinct(const char *const paths[], unsigned count);
 
 /**
- * spw_tune_read - what `spillway tune` found best, for the options with which drives are opened
+ * spw_tune_read - read the settings that `spillway tune` found best for drives
  * @path:    the file; NULL or "": none
- * @drives:  whose it must be, all of them; none: whoever's
- * @log:     hears that it is for other drives; may be NULL
- * @tune:    set; depths of 0 where there is no file, or it is for other drives
+ * @drives:  the file must be for all of these
+ * @count:   of @drives; 0: the file may be for any drives
+ * @log:     told if the file is for other drives; or NULL
+ * @tune:    set; depths are 0 without a file, or if it is for other drives
+ * @size:    sizeof *@tune
  *
- * A drive is told by model, size and serial number; one without a serial number by its path. Each
- * is opened read-only for that. The library itself reads no environment: the command, the fio
- * engine and the Python package hand over what SPILLWAY_TUNE names.
+ * Drives are recognized by model, size and serial number, or by path without a serial number; each
+ * is opened read-only for that. The library reads no environment variable: the command, the fio
+ * engine and the Python package pass what SPILLWAY_TUNE names.
  *
- * Return: 0; -EINVAL not such a file, with line and column where it is not even JSON; or what
- * opening it gives.
+ * Return: 0; -EINVAL not such a file, with line and column if it is not JSON; or what opening it
+ * returns.
  */
 SPW_EXPORT int spw_tune_read(const char *path, const char *const drives[], unsigned count,
 			     const struct spw_log *log, struct spw_tune *tune, size_t size);

@@ -73,23 +73,23 @@ struct spw_nvme_info {
 };
 
 /**
- * spw_nvme_info - ask a drive
+ * spw_nvme_info - read a drive's identity, health and wear
  * @path:  a namespace (/dev/nvme0n1, /dev/ng0n1, pci:0000:3d:00.0/1), a partition on it, or a
  *         controller (/dev/nvme0)
+ * @info:  set on success; its size field must be set
  *
- * Needs the right to send admin commands: root, on most systems.
+ * Needs the right to send admin commands: root, on most systems. Changes nothing on the drive.
  *
- * Return: 0; -EOPNOTSUPP not an NVMe device; -EACCES, -EPERM no right; -EIO and others, the drive
- * refuses: the text has its status.
+ * Return: 0; -EOPNOTSUPP not an NVMe device; -EACCES, -EPERM missing rights; -EIO or another errno:
+ * the drive refuses, with its status in spw_last_error().
  */
 SPW_EXPORT int spw_nvme_info(const char *path, struct spw_nvme_info *info);
 
 /**
- * spw_nvme_status_text - the specification's name of a status that a drive has answered:
- * "Unrecovered Read Error"
+ * spw_nvme_status_text - the specification's name of a status code
  * @status:  status code type and status code (0x281); other bits are ignored
  *
- * Return: "vendor specific" and "unknown status" for those that have none.
+ * Return: a constant text: "Unrecovered Read Error"; "vendor specific"; "unknown status".
  */
 SPW_EXPORT const char *spw_nvme_status_text(uint32_t status);
 

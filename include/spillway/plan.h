@@ -131,18 +131,24 @@ struct spw_plan_point {
 	uint64_t ns, bytes;
 };
 
+/**
+ * spw_plan_opts_init - set the defaults
+ * @opts:  set
+ * @size:  sizeof *@opts
+ */
 SPW_EXPORT void spw_plan_opts_init(struct spw_plan_opts *opts, size_t size);
 
 /**
  * spw_plan - choose for each tensor whether to keep or to spill it
- * @opts:     NULL for the defaults
+ * @step:     the measured step
+ * @drives:   the measured drives
+ * @opts:     or NULL for the defaults
  * @choices:  step->count of them, set on success
  * @result:   what the plan leads to; its size field must be set
  *
- * It is not an error if a budget cannot be met: result->feasible is false, and the plan is for the
- * lowest peak that was found instead (result->memory_bytes). SPW_PLAN_FASTEST never returns a plan
- * that stalls in the simulation. No plan writes more than bytes_written_max, however much memory
- * that needs.
+ * A budget that cannot be met is not an error: result->feasible is false, and the plan is for the
+ * lowest peak that was found (result->memory_bytes). A plan of SPW_PLAN_FASTEST never stalls in the
+ * simulation. No plan writes more than bytes_written_max, whatever memory that takes.
  *
  * Return: 0; -EINVAL a tensor's times are out of order, or a figure is too large; -ENOMEM.
  */
@@ -151,13 +157,15 @@ SPW_EXPORT int spw_plan(const struct spw_plan_step *step, const struct spw_plan_
 			struct spw_plan_result *result);
 
 /**
- * spw_plan_simulate - what given choices lead to
- * @memory_bytes: the limit up to which memory may be filled by prefetches; UINT64_MAX: none
- * @points:       the memory in use over time, or NULL
- * @points_max:   SPW_PLAN_POINTS_PER_TENSOR x step->count always suffice; points beyond are left
- *                out
- *
- * result->feasible says whether the peak is within @memory_bytes.
+ * spw_plan_simulate - simulate given choices
+ * @step:          the measured step
+ * @drives:        the measured drives
+ * @memory_bytes:  the limit to which prefetching fills the memory; UINT64_MAX: none
+ * @choices:       step->count of them
+ * @points:        set to the memory in use over time; or NULL
+ * @points_max:    room in @points; SPW_PLAN_POINTS_PER_TENSOR x step->count suffices, further
+ *                 points are dropped
+ * @result:        set; its size field must be set; feasible: the peak is within @memory_bytes
  *
  * Return: 0; -EINVAL; -ENOMEM.
  */
@@ -244,24 +252,33 @@ struct spw_plan_record {
 
 #define SPW_PLAN_SPANS_PER_TENSOR 5u
 
+/**
+ * spw_plan_scopes_init - set the defaults
+ * @scopes:  set
+ * @size:    sizeof *@scopes
+ */
 SPW_EXPORT void spw_plan_scopes_init(struct spw_plan_scopes *scopes, size_t size);
 
 /**
  * spw_plan_scopes - choose for each tensor whether to keep, spill or recompute it
- * @scopes: what may be recomputed, and the background traffic on the drives
- * @opts:   SPW_PLAN_FASTEST: the lowest peak that takes no longer than the slack allows;
- *          SPW_PLAN_BUDGET: the shortest step whose peak fits memory_bytes; both write no more than
- *          bytes_written_max. NULL for the defaults. There is no SPW_PLAN_POSITIONAL
+ * @step:     the measured step
+ * @drives:   the measured drives
+ * @scopes:   what may be recomputed, and other traffic on the drives
+ * @opts:     SPW_PLAN_FASTEST: the lowest peak within the slack; SPW_PLAN_BUDGET: the shortest step
+ *            whose peak fits memory_bytes; neither writes more than bytes_written_max. NULL for the
+ *            defaults. There is no SPW_PLAN_POSITIONAL
+ * @choices:  step->count of them, set on success
+ * @result:   what the plan leads to; its size field must be set
  *
  * Unlike in spw_plan(), compute is throttled: it waits before it saves what would exceed
- * result->memory_bytes, as long as something is still leaving memory. That is how a budget is met
- * that the drives are too slow for, and how a forward pass that is faster than planned keeps to the
- * plan (hold_until_ns).
+ * result->memory_bytes, as long as something is leaving memory. Thus a budget is met for which the
+ * drives are too slow, and a forward pass that is faster than planned keeps to the plan
+ * (hold_until_ns).
  *
- * Where nothing may be recomputed and there is no background traffic, the peak of SPW_PLAN_FASTEST
+ * If nothing may be recomputed and the drives have no other traffic, the peak of SPW_PLAN_FASTEST
  * is at most that of spw_plan().
  *
- * Return: 0; -EINVAL as spw_plan(), or a scope or a flow is wrong; -ENOMEM.
+ * Return: 0; -EINVAL as spw_plan(), or a scope or a flow is invalid; -ENOMEM.
  */
 SPW_EXPORT int spw_plan_scopes(const struct spw_plan_step *step,
 			       const struct spw_plan_drives *drives,
@@ -270,9 +287,14 @@ SPW_EXPORT int spw_plan_scopes(const struct spw_plan_step *step,
 			       struct spw_plan_result *result);
 
 /**
- * spw_plan_scopes_simulate - what given choices lead to
- * @memory_bytes: the limit that compute and prefetches are held to
- * @record:       what happens over time, or NULL
+ * spw_plan_scopes_simulate - simulate given choices
+ * @step:          the measured step
+ * @drives:        the measured drives
+ * @scopes:        what may be recomputed, and other traffic on the drives
+ * @memory_bytes:  the limit for compute and prefetching
+ * @choices:       step->count of them
+ * @record:        what happens over time; or NULL
+ * @result:        set; its size field must be set
  *
  * A scope is recomputed if one of its tensors is SPW_PLAN_AGAIN; then all that may be are
  * discarded.
@@ -311,9 +333,13 @@ struct spw_plan_reason {
 };
 
 /**
- * spw_plan_explain - for each scope, what is done and what the alternatives would have cost
- * @memory_bytes: result->memory_bytes of the plan
- * @reasons:      scopes->count of them, set on success
+ * spw_plan_explain - for each scope, what is done and what the alternatives would cost
+ * @step:          the measured step
+ * @drives:        the measured drives
+ * @scopes:        as for spw_plan_scopes()
+ * @memory_bytes:  result->memory_bytes of the plan
+ * @choices:       of the plan
+ * @reasons:       scopes->count of them, set on success
  *
  * Simulates up to four steps for each scope.
  *

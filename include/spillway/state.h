@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * spillway/state.h - training state as records on drives: read ahead, changed in memory, written
- * behind, and durable at a commit
+ * spillway/state.h - training state as records on drives: prefetched, changed in memory,
+ * written back, and durable at a commit
  *
  * A record is a run of bytes of fixed length with a name: of an optimizer, a tile of some 16 to
  * 64 MiB with all fields of a run of parameters. The caller says in which order it will use the
@@ -40,7 +40,7 @@
  *              the process lives.
  *   Fork       A state belongs to the process that opened it: in a child of fork(2) its calls fail
  *              with -EPERM, and spw_state_close() frees what the child has of it.
- *   Promise    take gives the bytes that were in the record when it was given back last, or an
+ *   Promise    take returns the bytes that the record had at its last spw_state_give(), or an
  *              error. Never other bytes.
  */
 #ifndef SPILLWAY_STATE_H
@@ -79,128 +79,153 @@ struct spw_state_opts {
 	 */
 	uint32_t copies;
 	/*
-	 * Of updates that a device does a part of (spw_state_update()): it does each n-th record,
-	 * from 2 on. Default 0: as many as what was measured says
+	 * Of updates that a device does a part of (spw_state_update()): the device does each n-th
+	 * record, n at least 2. Default 0: chosen from measurements
 	 */
 	uint32_t device_every;
 };
 
+/**
+ * spw_state_opts_init - set the defaults
+ * @opts:  set
+ * @size:  sizeof *@opts
+ */
 SPW_EXPORT void spw_state_opts_init(struct spw_state_opts *opts, size_t size);
 
 /**
- * spw_state_open - hold training state in a store
- * @store:  open, not in inline mode; stays the caller's, and must outlive the state. What it has
- *          committed is the state's from now on: nobody else commits in it, or has a second state
- *          in it. Others may put and get objects of their own
- * @opts:   options, or NULL for the defaults
+ * spw_state_open - keep training state in a store
+ * @store:  open, not in inline mode; must outlive the state. The state owns its commits from now
+ *          on: the caller must not commit in it, nor have a second state in it, but may put and get
+ *          other objects
+ * @opts:   or NULL for the defaults
  * @state:  set on success, else NULL
  *
- * Return: 0; -EINVAL options; -ENOBUFS the store's arena has no such memory (says by how much it
- * is to be larger); -ENOMEM.
+ * Return: 0; -EINVAL options; -ENOBUFS the store's arena lacks memory, with how much; -ENOMEM.
  */
 SPW_EXPORT int spw_state_open(struct spw_store *store, const struct spw_state_opts *opts,
 			      struct spw_state **state);
 
-/*
- * Waits for I/O in flight, and frees the objects of all records. What was changed since the last
- * commit is lost; what was committed is there when the store is opened again.
+/**
+ * spw_state_close - wait for I/O in flight, and free the objects of all records
+ * @state:  or NULL
+ *
+ * Changes since the last commit are lost; the commit is restored when the store is opened again.
  */
 SPW_EXPORT void spw_state_close(struct spw_state *state);
 
 /**
  * spw_state_add - declare a record, before spw_state_attach()
- * @name:    unique, not empty, at most SPW_STATE_NAME_BYTES_MAX bytes
- * @len:     1 to opts.record_bytes_max bytes
- * @shape:   any bytes that say what is in it (types, lengths of fields): compared when what is
- *           durable is attached, else not read; at most SPW_STATE_SHAPE_BYTES_MAX
- * @record:  set to its number, from 0 on in the order of the calls
+ * @state:      the state
+ * @name:       unique, not empty, at most SPW_STATE_NAME_BYTES_MAX bytes
+ * @len:        1 to opts.record_bytes_max bytes
+ * @shape:      any bytes that describe the contents (types, lengths of fields); compared when a
+ *              commit is attached, otherwise not interpreted
+ * @shape_len:  at most SPW_STATE_SHAPE_BYTES_MAX
+ * @record:     set to its number, counted from 0
  *
- * Return: 0; -EINVAL; -EEXIST the name is taken; -E2BIG too many, or their names and shapes are
- * too long for a commit; -EALREADY attached; -ENOMEM.
+ * Return: 0; -EINVAL; -EEXIST the name is taken; -E2BIG too many records, or names and shapes too
+ * long for a commit; -EALREADY attached; -ENOMEM.
  */
 SPW_EXPORT int spw_state_add(struct spw_state *state, const char *name, uint64_t len,
 			     const void *shape, size_t shape_len, uint32_t *record);
 
 /**
- * spw_state_add_transient - declare a record that no commit has, before spw_state_attach()
- * @name:    as of spw_state_add()
+ * spw_state_add_transient - declare a record that is not part of commits
+ * @state:   the state, before spw_state_attach()
+ * @name:    as for spw_state_add()
  * @len:     the same
  * @record:  the same
  *
- * For what is needed from one step to the next at most, like gradients. It needs room once. Return:
- * as spw_state_add().
+ * For data that lives for a step at most, such as gradients. It needs room once.
+ *
+ * Return: as spw_state_add().
  */
 SPW_EXPORT int spw_state_add_transient(struct spw_state *state, const char *name, uint64_t len,
 				       uint32_t *record);
 
 /**
- * spw_state_add_object - declare a record that is an object of the caller's, before
- * spw_state_attach()
- * @name:    as of spw_state_add(), and so are the others
- * @len:     of the object; record_bytes_max does not bind it
+ * spw_state_add_object - declare a record that is an object of the caller's
+ * @state:      the state, before spw_state_attach()
+ * @name:       as for spw_state_add()
+ * @len:        of the object in bytes; may exceed opts.record_bytes_max
+ * @shape:      as for spw_state_add()
+ * @shape_len:  the same
+ * @record:     the same
  *
- * For what the caller puts and gets by itself, like parameters. Such a record is of every commit,
- * as the object that it was given last; it is in no pass, and nobody takes it. Return: as
- * spw_state_add().
+ * For data that the caller puts and gets itself, such as parameters. Each commit has the object
+ * that was set last. The record cannot be in a pass, nor taken.
+ *
+ * Return: as spw_state_add().
  */
 SPW_EXPORT int spw_state_add_object(struct spw_state *state, const char *name, uint64_t len,
 				    const void *shape, size_t shape_len, uint32_t *record);
 
 /**
- * spw_state_attach - all records are declared: take up what the store has committed, if anything
+ * spw_state_attach - all records are declared: restore what the store has committed, if anything
+ * @state:  the state
  *
- * Records are found by their names, whatever the order. The store must have room for every record
- * twice, since a commit stays until the next is durable, but for transient ones; said here, before
- * the first step. Until the release of a commit that is kept, what changes takes room a third time.
+ * Records are found by name, in any order. The store must have room for every record twice, except
+ * transient ones, since a commit stays until the next is durable; this is checked here, before the
+ * first step. While a previous commit is kept, changes need room a third time.
  *
- * Return: 1 the records have the bytes of the commit that the store has restored; 0 nothing is
- * committed: they are zero; -EINVAL no record, or none that a commit could have; -ENOSPC the store
- * is too small (says by how many bytes); -EUCLEAN what is committed is no state, or has other
- * records (names the first that is missing, too many, or of another length or shape);
- * -EPROTONOSUPPORT it is a newer version's; -EALREADY attached, or what the store had restored was
- * used by another state since: open it again; -ENOMEM. After an error nothing is changed.
+ * Return: 1 the records have the bytes of the restored commit; 0 no commit: they are zero; -EINVAL
+ * no record, or none for a commit; -ENOSPC the store is too small, with the missing bytes; -EUCLEAN
+ * the commit is not a state's, or has other records, with the first that is missing, unexpected, or
+ * of another length or shape; -EPROTONOSUPPORT a newer version's; -EALREADY attached, or another
+ * state has used what the store had restored: reopen it; -ENOMEM. An error changes nothing.
  */
 SPW_EXPORT int spw_state_attach(struct spw_state *state);
 
-/* The number of the commit that was attached; -ENODATA none was. */
+/**
+ * spw_state_attached - the number of the commit that was attached
+ * @state:   the state
+ * @number:  set on success
+ *
+ * Return: 0; -ENODATA no commit was attached.
+ */
 SPW_EXPORT int spw_state_attached(const struct spw_state *state, uint64_t *number);
 
 /**
- * spw_state_extra - the bytes that were given with the commit that was attached
- * @len:  in: room in @extra; out: their length. With @extra NULL only that
+ * spw_state_extra - copy the bytes that were given with the commit that was attached
+ * @state:  the state
+ * @extra:  set; or NULL to get the length only
+ * @len:    in: room in @extra; out: their length
  *
- * Return: 0; -ENODATA nothing was attached; -ERANGE the room is too small.
+ * Return: 0; -ENODATA no commit was attached; -ERANGE the room is too small.
  */
 SPW_EXPORT int spw_state_extra(const struct spw_state *state, void *extra, size_t *len);
 
 /**
- * spw_state_pass - say in which order records will be taken next
- * @order:  each at most once; copied
+ * spw_state_pass - announce in which order records will be taken next
+ * @state:  the state
+ * @order:  record numbers, each at most once; copied
+ * @count:  of @order
  *
- * Reading ahead begins at once. What follows after this pass is not known: it is taken to be the
- * same in reverse. Records that are not named are taken to be used after all others. A take out of
- * order is served all the same, and counted.
+ * Prefetching begins at once. The pass after it is assumed to be the same in reverse, and records
+ * that are not named to be used after all others. A take out of order is served, and counted.
  *
- * Return: 0; -EINVAL a number that is none or is there twice; -EBUSY a record is taken.
+ * Return: 0; -EINVAL a number is not a record's, or is given twice; -EBUSY a record is taken.
  */
 SPW_EXPORT int spw_state_pass(struct spw_state *state, const uint32_t order[], uint32_t count);
 
 /**
- * spw_state_update - begin a pass that updates each of its records, some of them on a device
- * @order:   as of spw_state_pass(), which this is
- * @device:  of each record; in: a device can update it, as it has what else that takes; out: it is
- *           to, while the host updates those that follow
+ * spw_state_update - begin a pass that updates each record, some of them on a device
+ * @state:   the state
+ * @order:   as for spw_state_pass()
+ * @count:   the same
+ * @device:  for each record; in: whether a device can update it; out: whether it is to, while the
+ *           host updates those that follow
  *
- * Of k records one is the device's, with k = 1 + ceil(t_gpu / t_cpu), so that it is done when the
+ * The device gets one of k records, with k = 1 + ceil(t_gpu / t_cpu), so that it is done when the
  * host has done the others. t_cpu is the time from spw_state_take() to spw_state_give() of a record
- * of the host's, t_gpu what spw_state_device_took() says, both of the update before. Two updates
- * with one record on the device come first: the second is measured. None is on the device where it
- * takes longer than the host takes for all others, or where the caller waits for drives as long as
- * the device saves; which is tried again after 32 updates. With opts.device_every that is k, and
- * nothing is measured. With the same k the same records are the device's.
+ * of the host's, t_gpu that of spw_state_device_took(), both in the update before. The first two
+ * updates have one record on the device; the second is measured. The device gets none if one takes
+ * it longer than the host takes for all others, or if the caller waits for drives as long as the
+ * device saves; this is tried again after 32 updates. With opts.device_every that is k, and nothing
+ * is measured. The same k selects the same records.
  *
- * A record on the device is taken as long as that copies from or to its memory: one more buffer
- * than else.
+ * A record on the device stays taken while the device copies from or to its memory, which needs one
+ * more buffer.
  *
  * Return: as spw_state_pass().
  */
@@ -208,97 +233,130 @@ SPW_EXPORT int spw_state_update(struct spw_state *state, const uint32_t order[],
 				bool device[]);
 
 /**
- * spw_state_device_took - how long the device took for a record, before that is given back
- * @ns:  from the begin of the copy to it to the end of the copy back
+ * spw_state_device_took - report how long the device took for a record
+ * @state:   the state
+ * @record:  taken; of those that spw_state_update() gave to the device
+ * @ns:      from the beginning of the copy to it to the end of the copy back
  *
- * Return: 0; -EINVAL it is none that spw_state_update() gave to the device, or it is not taken.
+ * Return: 0; -EINVAL not such a record, or not taken.
  */
 SPW_EXPORT int spw_state_device_took(struct spw_state *state, uint32_t record, uint64_t ns);
 
 /**
- * spw_state_take - a record's bytes, to be read and changed
- * @memory:  set: aligned to 4096, as long as the record
+ * spw_state_take - wait for a record, to read and change it
+ * @state:   the state
+ * @record:  its number
+ * @memory:  set: aligned to 4096, as long as the record, the caller's until spw_state_give()
  *
- * Waits until it is in memory, and, if a put of it is under way, until that has ended. As many may
- * be taken at once as there are buffers but one.
+ * Waits until the record is in memory, and until a put of it has ended. One record less than there
+ * are buffers may be taken at once.
  *
- * Return: 0; -EINVAL no such record, or not attached; -EALREADY it is taken; -ENOBUFS that many are
- * taken, or as spw_store_get(); -EBADMSG, -EIO: how reading it failed; how a write failed without
- * which there is no room. After an error it can be tried again.
+ * Return: 0; -EINVAL no such record, or not attached; -EALREADY it is taken; -ENOBUFS too many are
+ * taken, or as spw_store_get(); -EBADMSG, -EIO reading it failed; or how a write failed that had to
+ * make room. After an error it may be tried again.
  */
 SPW_EXPORT int spw_state_take(struct spw_state *state, uint32_t record, void **memory);
 
 /**
- * spw_state_give - a record was used
- * @changed:  its bytes are others than before
+ * spw_state_give - return a record
+ * @state:    the state
+ * @record:   taken
+ * @changed:  whether its bytes differ from before
  *
- * The memory is not the caller's any more. Does not wait for drives. Return: 0; -EINVAL it is not
- * taken.
+ * The memory is not the caller's any more. Does not wait for drives.
+ *
+ * Return: 0; -EINVAL it is not taken.
  */
 SPW_EXPORT int spw_state_give(struct spw_state *state, uint32_t record, bool changed);
 
 /**
- * spw_state_clear - a record's bytes are not needed any more, and are zero
+ * spw_state_clear - make a record zero
+ * @state:   the state
+ * @record:  not taken
  *
- * Nothing is read or written for it, and it takes no space on the drives until it is given back
- * changed. Waits for what is under way of it.
+ * Nothing is read or written for it, and it takes no space on the drives, until it is given
+ * changed. Waits for I/O in flight on it.
  *
  * Return: 0; -EINVAL no such record; -EBUSY it is taken.
  */
 SPW_EXPORT int spw_state_clear(struct spw_state *state, uint32_t record);
 
 /**
- * spw_state_object - the object of such a record
- * @object:  set: the one of the commit that was attached, which is the caller's to free, or the one
- *           that was set since; 0: none, all bytes are zero
+ * spw_state_object - the object of a record of spw_state_add_object()
+ * @state:   the state
+ * @record:  its number
+ * @object:  set: the one of the attached commit, which the caller has to free, or the one set
+ *           since; 0: all bytes are zero
  *
- * Return: 0; -EINVAL no record of spw_state_add_object().
+ * Return: 0; -EINVAL not such a record.
  */
 SPW_EXPORT int spw_state_object(struct spw_state *state, uint32_t record, spw_object *object);
 
 /**
- * spw_state_set_object - the object that commits have for such a record from now on
- * @object:  its put has ended well when the next commit is made, and it is there until then. The
- *           one before may be freed at once: what is committed keeps its bytes
+ * spw_state_set_object - set the object of a record of spw_state_add_object()
+ * @state:   the state
+ * @record:  its number
+ * @object:  must exist, and its put have ended well, at the next commit. The one before may be
+ *           freed at once: the last commit keeps its bytes
  *
- * Return: 0; -EINVAL no record of spw_state_add_object().
+ * Return: 0; -EINVAL not such a record.
  */
 SPW_EXPORT int spw_state_set_object(struct spw_state *state, uint32_t record, spw_object object);
 
 /**
  * spw_state_commit - make all records durable as they are now
+ * @state:          the state; no record is taken
  * @number:         above that of the commit before
- * @extra:          any bytes that belong to it
- * @keep_previous:  as of spw_store_commit()
+ * @extra:          any bytes to be kept with it; or NULL
+ * @extra_len:      of @extra
+ * @keep_previous:  as SPW_COMMIT_KEEP_PREVIOUS of spw_store_commit()
  *
- * Waits for the puts of changed records that are in memory, where they stay, and for the drives.
- * Records that never were given back changed are zero, and take no space. None may be taken.
+ * Waits for the puts of changed records, which stay in memory, and for the drives. Records that
+ * were never given changed are zero, and take no space.
  *
- * Return: 0; -EBUSY one is taken; -E2BIG @extra_len; how the put of a record failed; as
+ * Return: 0; -EBUSY one is taken; -E2BIG @extra_len; how the put of a record failed; or as
  * spw_store_commit(). After an error the commit before is durable still (spw_store_commit() says
  * when it may be this one), and nothing in memory is lost.
  */
 SPW_EXPORT int spw_state_commit(struct spw_state *state, uint64_t number, const void *extra,
 				size_t extra_len, bool keep_previous);
 
-/* As spw_store_commit_release(), which blocks. */
+/**
+ * spw_state_commit_release - release the previous commit that was kept
+ * @state:  the state
+ *
+ * Blocks.
+ *
+ * Return: as spw_store_commit_release().
+ */
 SPW_EXPORT int spw_state_commit_release(struct spw_state *state);
 
+/**
+ * spw_state_stats - read the counters
+ * @state:  the state
+ * @stats:  set
+ * @size:   sizeof *@stats
+ */
 SPW_EXPORT void spw_state_stats(const struct spw_state *state, struct spw_state_stats *stats,
 				size_t size);
 
 /* ---- What a commit holds, without declaring anything: for tools ---- */
 
-/*
- * How many records the commit has that opening the store has restored; -ENODATA none was; -EUCLEAN
- * it is no state's; -EALREADY as spw_state_attach().
+/**
+ * spw_state_committed_count - how many records the commit of a store has
+ * @store:  just opened, without a state
+ *
+ * Return: the number; -ENODATA no commit was restored; -EUCLEAN it is not a state's; -EALREADY as
+ * spw_state_attach().
  */
 SPW_EXPORT int spw_state_committed_count(struct spw_store *store);
 
 /**
- * spw_state_committed - call @each for every record of that commit, in order
- * @each:  @object's value is 0 where the record is zero. Another value than 0 ends it, and is
- *         returned. What it is given is valid during the call only, but for the object
+ * spw_state_committed - call a function for every record of the commit of a store
+ * @store:    just opened, without a state
+ * @each:     called in order; @object is 0 if the record is zero. Its arguments are valid during
+ *            the call, except for the object. A result other than 0 ends the iteration
+ * @context:  of @each
  *
  * Return: 0; as spw_state_committed_count(); what @each returned.
  */
@@ -309,8 +367,10 @@ SPW_EXPORT int spw_state_committed(struct spw_store *store,
 				   void *context);
 
 /**
- * spw_state_committed_extra - the bytes that were given with that commit
- * @len:  in: room in @extra; out: their length. With @extra NULL only that
+ * spw_state_committed_extra - copy the bytes that were given with the commit of a store
+ * @store:  just opened, without a state
+ * @extra:  set; or NULL to get the length only
+ * @len:    in: room in @extra; out: their length
  *
  * Return: 0; as spw_state_committed_count(); -ERANGE the room is too small.
  */

@@ -8,8 +8,9 @@
  *
  * Contract
  *   Threads    Any thread; nothing is kept between calls.
- *   Trust      A page is another process's: every field is checked before it is used, none decides
- *              about safety. Who owns a partition is decided by its lock alone, see docs/FORMAT.md.
+ *   Trust      A page is another process's: every field is checked before it is used, and none
+ *              decides about safety. Only its lock says which process owns a partition, see
+ *              docs/FORMAT.md.
  *   Errors     0 or a count, or a negative errno with spw_last_error().
  */
 #ifndef SPILLWAY_STATUS_H
@@ -37,8 +38,8 @@ struct spw_status {
 	struct spw_store_stats store;
 	uint32_t drives;
 	struct spw_drive_stats drive[SPW_DRIVES_MAX];
-	uint64_t open_ns; /* for how long it has been open: the counters are of that time */
-	struct spw_cache_stats steps; /* of a cache on it; all 0: there is none */
+	uint64_t open_ns;             /* how long it has been open, which the counters cover */
+	struct spw_cache_stats steps; /* of a cache on it; all 0: it has no cache */
 };
 
 /* Which partitions of which stores are published on this machine, and may be read. */
@@ -48,30 +49,39 @@ struct spw_status_name {
 };
 
 /**
- * spw_status_read - the state of one open partition
+ * spw_status_read - read the status page of one open partition
+ * @store_uuid:  of the store, as text
+ * @partition:   the partition
+ * @status:      set on success
+ * @size:        sizeof *@status
  *
- * Return: 0; -ENOENT no process has it open; -ESRCH the one that had it is gone, killed perhaps,
- * and has left its page behind; -EACCES another user's; -EUCLEAN the page makes no sense, or is of
+ * Return: 0; -ENOENT no process has the partition open; -ESRCH the process that had it open is gone
+ * and has left its page behind; -EACCES another user's page; -EUCLEAN the page is invalid, or of
  * another version of spillway.
  */
 SPW_EXPORT int spw_status_read(const char *store_uuid, uint32_t partition,
 			       struct spw_status *status, size_t size);
 
 /**
- * spw_status_list - the open partitions of this machine that this user may read
+ * spw_status_list - list the open partitions on this machine that this user may read
+ * @names:  the first @count of them are set
+ * @count:  room in @names
  *
- * Removes the pages that killed processes left behind, as opening a store does: those that no
- * process has locked.
+ * Removes the pages that killed processes left behind: those that no process has locked.
  *
- * Return: how many there are; at most @count of @names are set.
+ * Return: how many there are, which may be more than @count; or a negative errno.
  */
 SPW_EXPORT int spw_status_list(struct spw_status_name names[], unsigned count);
 
 /**
- * spw_status_revive - ask the process that has the partition open to try a retired drive again, as
- * spw_store_revive()
+ * spw_status_revive - ask the process that has a partition open to revive a retired drive
+ * @store_uuid:  of the store, as text
+ * @partition:   the partition
+ * @drive:       index of the drive in the store
  *
- * It does so when it next has traffic. Return: as spw_status_read(); -EINVAL no such drive.
+ * The process calls spw_store_revive() when it next has traffic; this does not wait for it.
+ *
+ * Return: 0; -EINVAL no such drive; or as spw_status_read().
  */
 SPW_EXPORT int spw_status_revive(const char *store_uuid, uint32_t partition, uint32_t drive);
 

@@ -41,16 +41,16 @@ extern "C" {
 struct spw_store;   /* opaque */
 struct spw_request; /* opaque, from a pool made at open */
 
-/* Slot and generation: a freed object's id is refused, never reused. 0 is no object. */
+/* Slot and generation: a freed object's id is refused, never reused. 0 stands for no object. */
 typedef struct {
 	uint64_t value;
 } spw_object;
 
-/* Who goes first when a drive has a free slot; after 8 overtakings the next in line does. */
+/* Priority when a drive has a free slot. A request is overtaken 8 times in a row at most. */
 enum spw_class {
-	SPW_URGENT_READ, /* somebody waits */
-	SPW_PREFETCH,    /* somebody will wait */
-	SPW_BACKGROUND,  /* nobody waits: writes */
+	SPW_URGENT_READ, /* a thread is waiting for it */
+	SPW_PREFETCH,    /* a thread will wait for it */
+	SPW_BACKGROUND,  /* no thread waits for it: writes */
 	SPW_CLASSES,
 };
 
@@ -96,29 +96,28 @@ struct spw_store_opts {
 	 */
 	uint32_t read_deadline_ms;
 	/*
-	 * a write that takes longer retires its drive and is made elsewhere; a drive over a network
-	 * is in service again when it takes that write after all; the same
+	 * a write that takes longer retires its drive and goes to another one; a drive over a
+	 * network is revived when it completes that write after all; the same defaults
 	 */
 	uint32_t write_deadline_ms;
 	/* of struct spw_queue_opts; read by spw_store_open() only; default NULL */
 	const struct spw_tune *tune;
 	/*
 	 * Which commit to restore; default SPW_COMMIT_NEWEST. A number: that one.
-	 * SPW_COMMIT_NONE: none, the partition is empty. Others are given up for good. Which there
-	 * are: spw_committed()
+	 * SPW_COMMIT_NONE: none, the partition is empty. Other commits are abandoned for good. To
+	 * list them: spw_committed()
 	 */
 	uint64_t commit_number;
 	/*
-	 * to look at what is committed: nothing is put, trimmed, committed or given up (-EROFS);
-	 * default false
+	 * to read what is committed: put, trim and commit fail with -EROFS, and no commit is
+	 * abandoned; default false
 	 */
 	bool read_only;
 	/*
-	 * threads that sum and copy what is put and got, up to SPW_WORKERS_MAX: the I/O thread (in
-	 * inline mode who polls), which alone gives the drives their work, and others. One carries
-	 * as much as two of the fastest drives. Default 0: chosen: one for each two drives
-	 * that a partition can count on, but at most one for each four CPUs; one without checksums
-	 * and in inline mode
+	 * threads that compute checksums and copy, up to SPW_WORKERS_MAX: the I/O thread (in inline
+	 * mode the polling thread), the only one to issue I/O, and others. One keeps up with two of
+	 * the fastest drives. Default 0: one for every two drives of a partition, but at most one
+	 * for every four CPUs; one without checksums and in inline mode
 	 */
 	uint32_t workers;
 	/* SPW_BACKEND_NULL: of struct spw_queue_opts */
@@ -134,98 +133,118 @@ struct spw_notify {
 	void *context;
 };
 
+/**
+ * spw_store_opts_init - set the defaults
+ * @opts:  set
+ * @size:  sizeof *@opts
+ */
 SPW_EXPORT void spw_store_opts_init(struct spw_store_opts *opts, size_t size);
 
 /**
- * spw_store_open - open a formatted store for this process
- * @paths:  the store's drives, in any order (block devices or files)
- * @count:  how many
- * @opts:   options, or NULL for the defaults
+ * spw_store_open - open a formatted store
+ * @paths:  the store's drives, block devices or files, in any order
+ * @count:  of @paths
+ * @opts:   or NULL for the defaults
  * @store:  set on success, else NULL
  *
- * Reads the superblock of every drive, takes the partition's lock, and claims the drives
- * exclusively (O_EXCL), together with all processes that have the store open: until the last of
- * them closes it, nobody who asks mounts, formats or otherwise takes one. The objects of the
- * partition's last commit are there again: see spw_store_committed(). Other commits are given up,
- * and each drive is tried on 64 KiB of free blocks of the partition, which are put back as they
- * were: does it move the right bytes to and from memory that lies as the drive says it may? Nothing
- * else is written, and nothing at all with opts.read_only. Does not format: see spw_format(). Who
- * has a drive exclusively, or has locked the partition and does not show that the store is open, is
- * waited for up to five seconds, and the log says so: a process that was killed, whose last write a
- * drive still has to take, or one that closes the store at this moment.
+ * Reads the superblock of every drive, locks the partition and claims the drives (O_EXCL), together
+ * with all processes that have the store open: until the last of them closes it, no other process
+ * can mount, format or otherwise claim one. Restores the objects of the partition's last commit,
+ * see spw_store_committed(), and abandons its other commits.
+ *
+ * Each drive is tested on 64 KiB of free blocks, whose contents are put back: whether it moves the
+ * right bytes to and from memory aligned as it claims to support. Nothing else is written, and
+ * nothing at all with opts.read_only. Does not format: see spw_format().
+ *
+ * Waits up to five seconds, which is logged, for a process that has a drive exclusively, or has
+ * locked the partition without showing that the store is open: it was killed while a drive had to
+ * take its last write, or is closing the store.
  *
  * Return: 0; -ENXIO a drive of the store is missing; -ENOTUNIQ one is given twice; -EMEDIUMTYPE one
- * belongs to another store or to none, or something else was made on it since; -EUCLEAN both
- * superblock copies are damaged, or a format did not finish; -ENOSPC a drive is smaller than when
- * it was formatted; -EBUSY the partition is open elsewhere (says in which process), or a drive, a
- * part of it or its whole is mounted, held or in use; -EROFS one is write-protected;
- * -EPROTONOSUPPORT a newer disk format; -ENODATA the partition has no commit opts.commit_number;
- * -EBADMSG what its commit says cannot be read or is damaged (names the drive); -ENOMEM; or what
- * open(2) and io_uring_setup(2) return.
+ * belongs to another store or to none, or was reused since; -EUCLEAN both superblock copies are
+ * damaged, or a format did not finish; -ENOSPC a drive is smaller than when it was formatted;
+ * -EBUSY another process, which is named, has the partition open, or a drive, a part of it or its
+ * whole disk is mounted, claimed or in use; -EROFS one is write-protected; -EPROTONOSUPPORT a newer
+ * disk format; -ENODATA the partition has no commit opts.commit_number; -EBADMSG the commit cannot
+ * be read or is damaged, with the drive; -ENOMEM; or as open(2) and io_uring_setup(2).
  */
 SPW_EXPORT int spw_store_open(const char *const paths[], unsigned count,
 			      const struct spw_store_opts *opts, struct spw_store **store);
 
 /**
- * spw_store_close - end all requests, forget all objects, release the drives
+ * spw_store_close - end all requests, forget all objects, and release the drives
+ * @store:  or NULL
  *
- * Waits for I/O in flight; what has not been issued ends with -ECANCELED. Requests must not be
- * waited for afterwards.
+ * Waits for I/O in flight; requests that have not been issued end with -ECANCELED. Requests must
+ * not be waited for afterwards.
  */
 SPW_EXPORT void spw_store_close(struct spw_store *store);
 
 /**
- * spw_store_put - begin to store @len bytes as a new object
- * @object:   set at once; may be used by get before the write has ended (the bytes then come from
- *            memory)
- * @notify:   copied; if given, it reports the end and releases the request by itself; else NULL
- * @request:  if @notify is NULL: set at once, must be given to spw_request_wait(), or to
- *            spw_request_test() until that ends it. With @notify it may be NULL; if not, it is set
- *            for spw_request_cancel(), valid until done returns.
+ * spw_store_put - begin to store bytes as a new object
+ * @store:    the store
+ * @bytes:    must be readable and unchanged until the request has ended
+ * @len:      bytes; not 0
+ * @notify:   copied; reports the end, and releases the request; or NULL
+ * @object:   set at once. A get may use it before the write has ended: the bytes then come from
+ *            memory
+ * @request:  without @notify: set at once, for spw_request_wait(), or spw_request_test() until that
+ *            ends it. With @notify: NULL, or set for spw_request_cancel(), valid until done returns
  *
- * Places nothing yet: chunks find their drive when one has room. A drive that fails the write is
- * retired and the chunk goes to another. One that has no space below it, as a sparse file on a full
- * file system or a thin volume, or that answers -EAGAIN for ever, is tried again every second, by
- * the puts that come then. If the request fails, the object still has to be freed.
+ * Does not place chunks yet: each finds its drive when one has room. A drive that fails the write
+ * is retired, and the chunk goes to another. A drive without space below it, as a sparse file on a
+ * full file system or a thin volume, or one that keeps answering -EAGAIN, is tried again by puts
+ * once a second. If the request fails, the object still has to be freed.
  *
- * Return: 0; -EINVAL @len is 0; -ENOSPC the partition has not @len bytes left (nothing is stored);
- * -ENOBUFS all requests or all objects are in use (a freed object's slot comes back when the worker
- * has seen it). The request's own end: 0; -ENOSPC, -EAGAIN, -EIO no drive is left that takes it
- * (-EAGAIN: all ask for another attempt, or some are full); -ENOBUFS fragmentation has used up the
- * chunk descriptors; -EFAULT the kernel cannot read @bytes; -ENOMEM it has no memory for the
- * transfer (of these two, no drive is to blame); -ECANCELED.
+ * The store's threads read @bytes to compute checksums and to copy, and get SIGSEGV if they are not
+ * readable, as memcpy() would. -EFAULT is returned only where neither is done: without checksums,
+ * from aligned memory.
  *
- * @bytes must be readable until the request has ended: checksums and copies read them in the
- * worker's thread, which gets SIGSEGV where they are not, as memcpy() does. -EFAULT comes only
- * where neither is made: without checksums, of aligned memory.
+ * Return: 0; -EINVAL @len is 0; -ENOSPC the partition has less than @len bytes left: nothing is
+ * stored; -ENOBUFS all requests or objects are in use (the slot of a freed object is reused once
+ * the I/O thread has seen it). The request ends with 0; -ENOSPC, -EAGAIN, -EIO no drive is left
+ * that takes it; -ENOBUFS fragmentation has used up the chunk descriptors; -EFAULT the kernel
+ * cannot read @bytes; -ENOMEM it has no memory for the transfer; -ECANCELED.
  */
 SPW_EXPORT int spw_store_put(struct spw_store *store, const void *bytes, size_t len,
 			     const struct spw_notify *notify, spw_object *object,
 			     struct spw_request **request);
 
 /**
- * spw_store_putv - the same for bytes that lie in @count pieces of memory
- * @vector:  must stay valid, like the memory it describes, until the request has ended
+ * spw_store_putv - begin to store bytes that lie in several pieces of memory
+ * @store:    the store
+ * @vector:   must stay valid, like the memory it describes, until the request has ended
+ * @count:    of @vector
+ * @notify:   as for spw_store_put()
+ * @object:   the same
+ * @request:  the same
  *
- * A chunk that lies in at most 16 elements, each aligned as the drives need it and, but for the
- * last, of whole blocks of 4096 bytes, is not copied; any other is gathered by a copy.
+ * A chunk is not copied if it lies in at most 16 elements that are aligned as the drives need, and
+ * all but the last consist of whole blocks of 4096 bytes; any other is gathered by a copy.
+ *
+ * Return: as spw_store_put().
  */
 SPW_EXPORT int spw_store_putv(struct spw_store *store, const struct iovec vector[], unsigned count,
 			      const struct spw_notify *notify, spw_object *object,
 			      struct spw_request **request);
 
 /**
- * spw_store_put_copies - the same as spw_store_put(), of what lasts, and on two drives
- * @copies:  1; 2: every chunk is written to two different drives, each found as the one is
+ * spw_store_put_copies - begin to store long-lived bytes, optionally on two drives
+ * @store:    the store
+ * @bytes:    as for spw_store_put()
+ * @len:      the same
+ * @copies:   1; 2: every chunk is written to two different drives
+ * @notify:   as for spw_store_put()
+ * @object:   the same
+ * @request:  the same
  *
- * What is put by this lies apart from what is put by the others, on drives that place data (FDP,
- * write streams): training state outlives the activations of a step, and a drive that has both in
- * one place copies the state to make room.
+ * On drives with data placement (FDP, write streams) these objects lie apart from those of
+ * spw_store_put(): training state outlives the activations of a step, and a drive that mixes both
+ * has to copy the state to make room.
  *
- * A get reads the copy whose drive will probably be first, and the other one where that does not
- * serve; either is verified. An urgent one reads a copy on a drive of this machine rather than one
- * over a network. Where fewer than two drives in service have room, what is put has one
- * copy alone, which is logged and counted (chunks_single).
+ * A get reads the copy whose drive will probably be first, and the other one if that fails; both
+ * are verified. An urgent get prefers a local drive to one over a network. If fewer than two drives
+ * in service have room, the object has one copy, which is logged and counted (chunks_single).
  *
  * Return: as spw_store_put(); -EINVAL @copies.
  */
@@ -234,14 +253,20 @@ SPW_EXPORT int spw_store_put_copies(struct spw_store *store, const void *bytes, 
 				    spw_object *object, struct spw_request **request);
 
 /**
- * spw_store_get - begin to read @len bytes of an object from @offset on
- * @cls:  SPW_URGENT_READ, SPW_PREFETCH or SPW_BACKGROUND
+ * spw_store_get - begin to read a range of an object
+ * @store:    the store
+ * @object:   the object
+ * @offset:   of the range in the object, in bytes
+ * @bytes:    undefined until the request has ended
+ * @len:      bytes
+ * @cls:      SPW_URGENT_READ, SPW_PREFETCH or SPW_BACKGROUND
+ * @notify:   as for spw_store_put()
+ * @request:  the same
  *
- * The rest as for spw_store_put(). With checksums on, chunks that the range covers in part are read
- * and verified whole.
+ * With checksums, chunks that the range covers partly are read and verified whole.
  *
- * Return: 0; -ENOENT no such object; -ERANGE beyond its end; -ENOBUFS. The request's own end: 0;
- * -EBADMSG the drive returned other bytes than were written (names the drive and block); -EIO,
+ * Return: 0; -ENOENT no such object; -ERANGE beyond its end; -ENOBUFS all requests are in use. The
+ * request ends with 0; -EBADMSG the drive returned wrong bytes, with drive and block; -EIO,
  * -ENODEV; -ECANCELED.
  */
 SPW_EXPORT int spw_store_get(struct spw_store *store, spw_object object, uint64_t offset,
@@ -249,14 +274,20 @@ SPW_EXPORT int spw_store_get(struct spw_store *store, spw_object object, uint64_
 			     const struct spw_notify *notify, struct spw_request **request);
 
 /**
- * spw_store_getv - the same into @count pieces of memory, filled one after the other
- * @vector:  must stay valid, like the memory it describes, until the request has ended. Elements
- *           must not overlap; empty ones are passed over
+ * spw_store_getv - begin to read a range of an object into several pieces of memory
+ * @store:    the store
+ * @object:   the object
+ * @offset:   of the range in the object, in bytes
+ * @vector:   must stay valid, like the memory it describes, until the request has ended; elements
+ *            must not overlap, and may be empty
+ * @count:    of @vector
+ * @cls:      as for spw_store_get()
+ * @notify:   as for spw_store_put()
+ * @request:  the same
  *
- * Reads as many bytes as the elements have together. What is copied is as for spw_store_putv(), and
- * counted. One request: it ends well when all elements are filled and verified; when it fails, for
- * whatever part of it, the bytes of all elements are undefined. Memory beside them is never written
- * to.
+ * Reads as many bytes as the elements have together, and fills them in order. Copies as
+ * spw_store_putv() does. It is one request: if any part fails, the bytes of all elements are
+ * undefined. Memory outside of them is never written to.
  *
  * Return: as spw_store_get(); -EINVAL an element has a length and no memory.
  */
@@ -265,44 +296,60 @@ SPW_EXPORT int spw_store_getv(struct spw_store *store, spw_object object, uint64
 			      const struct spw_notify *notify, struct spw_request **request);
 
 /**
- * spw_store_holds - compare memory with what an object has, without reading a drive
- * @bytes:  as long as the object: the whole of what it would be compared with
+ * spw_store_holds - compare memory with an object, without reading a drive
+ * @store:   the store
+ * @object:  the object
+ * @bytes:   as long as the whole object
+ * @offset:  of the range to compare, in bytes
+ * @len:     of the range
  *
- * Computes the checksums of the chunks that [offset, offset + len) covers, also in part, in the
- * calling thread, and compares them with those of what was written: other bytes have the same one
- * by a chance of 2^-64.
+ * Computes, in the calling thread, the checksums of all chunks that the range touches, and compares
+ * them with those of what was written. Different bytes are taken for the same with a chance of
+ * 2^-64.
  *
- * Return: 1 the object holds these bytes; 0 it holds others, in those chunks; -EINPROGRESS its put
- * goes on; -ENOENT; -ERANGE; -EOPNOTSUPP the store was opened without checksums; or how its put
+ * Return: 1 the object has these bytes; 0 it has others in those chunks; -EINPROGRESS its put is in
+ * flight; -ENOENT; -ERANGE; -EOPNOTSUPP the store was opened without checksums; or how its put
  * failed.
  */
 SPW_EXPORT int spw_store_holds(struct spw_store *store, spw_object object, const void *bytes,
 			       uint64_t offset, size_t len);
 
 /**
- * spw_store_free - forget an object
+ * spw_store_free - delete an object
+ * @store:   the store
+ * @object:  no longer usable, even while requests on it are in flight
  *
- * Its space can be reused as soon as the last request on it has ended: at once if there is none.
+ * Its space can be reused when the last request on it has ended.
  *
- * Return: 0; -ENOENT no such object (freed before, or never there).
+ * Return: 0; -ENOENT no such object: freed before, or never created.
  */
 SPW_EXPORT int spw_store_free(struct spw_store *store, spw_object object);
 
-/*
- * Wait for a request and release it. Return: how it ended, 0 or a negative errno; the words are in
- * spw_last_error().
+/**
+ * spw_request_wait - wait for a request, and release it
+ * @request:  not being waited for by another thread
+ *
+ * Return: how it ended: 0, or a negative errno with spw_last_error().
  */
 SPW_EXPORT int spw_request_wait(struct spw_request *request);
 
-/* As spw_request_wait(), without waiting. -EINPROGRESS: it goes on, and is not released. */
+/**
+ * spw_request_test - release a request if it has ended
+ * @request:  not being waited for by another thread
+ *
+ * Does not wait.
+ *
+ * Return: as spw_request_wait(); -EINPROGRESS it has not ended, and is not released.
+ */
 SPW_EXPORT int spw_request_test(struct spw_request *request);
 
 /**
- * spw_request_wait_any - wait until one of several requests of one store has ended
+ * spw_request_wait_any - wait until one of several requests has ended
+ * @requests:    of one store
+ * @count:       of @requests
  * @timeout_ns:  negative: no limit
  *
- * Does not release it: spw_request_wait() or spw_request_test() on it does, and then returns at
- * once.
+ * Does not release it: spw_request_wait() or spw_request_test() does, and returns at once then.
  *
  * Return: the index of the first of @requests that has ended; -ETIMEDOUT.
  */
@@ -310,33 +357,42 @@ SPW_EXPORT int spw_request_wait_any(struct spw_request *const requests[], unsign
 				    int64_t timeout_ns);
 
 /**
- * spw_store_eventfd - for event loops: a descriptor that becomes readable when a request without a
- * notify has ended
+ * spw_store_eventfd - a descriptor that is readable when a request without notify has ended
+ * @store:  the store
  *
- * Read its 8 bytes, then spw_request_test() the requests. The store's: do not close it. The same on
- * every call.
+ * For event loops: read its 8 bytes, then spw_request_test() the requests. The store closes it;
+ * every call returns the same one.
  *
  * Return: the descriptor, or a negative errno.
  */
 SPW_EXPORT int spw_store_eventfd(struct spw_store *store);
 
 /**
- * spw_request_cancel - stop what has not been issued
+ * spw_request_cancel - stop a request that has not been issued
+ * @request:  still has to be waited for, or notifies, in either case
  *
- * Return: 0 nothing of it had been issued and no drive is touched: it will end with -ECANCELED;
- * -EALREADY part of it is on the way, or it has ended. Either way its end still has to be waited
- * for, or notified.
+ * Return: 0 nothing was issued: it ends with -ECANCELED; -EALREADY part of it was issued, or it has
+ * ended.
  */
 SPW_EXPORT int spw_request_cancel(struct spw_request *request);
 
-/* Somebody waits now: serve what has not been issued of a read as @cls. Does not lower. */
+/**
+ * spw_request_raise - raise the priority of a read
+ * @request:  not issued parts of it are served as @cls
+ * @cls:      not lower than its own, or nothing changes
+ */
 SPW_EXPORT void spw_request_raise(struct spw_request *request, enum spw_class cls);
 
 /**
  * spw_store_flush - have every drive write out its volatile cache
+ * @store:    the store
+ * @notify:   as for spw_store_put()
+ * @request:  the same
  *
- * What puts that ended before have written is then on the medium. Activations do not need it;
+ * What puts wrote that had ended before is on the medium then. Activations do not need it;
  * measurements do.
+ *
+ * Return: 0; -ENOBUFS all requests are in use. The request ends with 0, or how a drive failed.
  */
 SPW_EXPORT int spw_store_flush(struct spw_store *store, const struct spw_notify *notify,
 			       struct spw_request **request);
@@ -347,72 +403,81 @@ SPW_EXPORT int spw_store_flush(struct spw_store *store, const struct spw_notify 
 #define SPW_COMMIT_MIRRORED      2u
 
 /**
- * spw_store_commit - make a set of objects durable, in place of the set committed before
- * @objects:        their puts have ended well; in the order in which they are to be found again.
- *                  May be freed as soon as this returns: what is committed keeps their bytes
- * @number:         the caller's name for it, at most SPW_COMMIT_NUMBER_MAX: a step. Above that of
- *                  the commit before
- * @record:         any bytes that belong to it, up to SPW_COMMIT_RECORD_BYTES_MAX; NULL: none
- * @flags:          0, or of SPW_COMMIT_*. KEEP_PREVIOUS: the set before stays durable, too, until
- *                  spw_store_commit_release(): for one of several processes that commit the same
- *                  step each for itself. Where one is kept already, that one stays, and the last is
- *                  replaced: others have not got it. MIRRORED: the set's description gets two
- *                  copies also where none of the objects has
+ * spw_store_commit - make a set of objects durable, instead of the set committed before
+ * @store:    the store
+ * @objects:  their puts have ended well; restored in this order. They may be freed at once: the
+ *            commit keeps their bytes
+ * @count:    of @objects
+ * @number:   the caller's number for it, such as a step: above that of the commit before, and at
+ *            most SPW_COMMIT_NUMBER_MAX
+ * @record:   any bytes to be kept with it; or NULL
+ * @len:      of @record, up to SPW_COMMIT_RECORD_BYTES_MAX
+ * @flags:    0, or of SPW_COMMIT_*. KEEP_PREVIOUS: the set before stays durable too, until
+ *            spw_store_commit_release(), for one of several processes that each commit the same
+ *            step; if one is kept already that one stays, and the last is replaced. MIRRORED: the
+ *            set's description has two copies even if no object has
  *
  * Writes out the drives' volatile caches, then the set's description, then, on every drive, the
- * block that names it. A crash at any point leaves the set before or this one, complete. Blocks
- * until then; other threads may use the store meanwhile. No blocks of a committed object are used
- * again before a later commit is durable, so the partition has to have room for both.
+ * block that names it. A crash at any point leaves the set before or this one, complete. Blocks;
+ * other threads may use the store meanwhile, but must not commit. Blocks of a committed object are
+ * not reused before a later commit is durable, so the partition needs room for both.
  *
- * Where all objects have two copies, one drive may fail at any moment: the commit is made without
- * it, and the partition can be opened without it.
+ * If all objects have two copies, one drive may fail at any time: the commit is made without it,
+ * and the partition can be opened without it.
  *
- * One commit at a time: not from two threads at once.
- *
- * Return: 0; -EINVAL a number that is not above the last, an object twice, or no such flag; -E2BIG
- * the description does not fit; -ENOENT an object is not there; -EINPROGRESS a put goes on; -EBUSY
- * the previous commit was kept, is not released, and this one does not keep it; -EROFS; -EOPNOTSUPP
- * without checksums; -ENOSPC, -ENOBUFS as of a put of the description; -EIO and the like: a drive
- * that holds some of it could not write or flush, or was cut since it was opened, it is named.
- * After an error the set before is durable still, or, if the block was written all the same, this
- * one, or, where one is kept, at least that; the blocks of all stay until a commit succeeds.
+ * Return: 0; -EINVAL the number is not above the last, an object is given twice, or @flags; -E2BIG
+ * the description does not fit; -ENOENT no such object; -EINPROGRESS a put is in flight; -EBUSY the
+ * previous commit is kept, and this one does not keep it; -EROFS; -EOPNOTSUPP without checksums;
+ * -ENOSPC, -ENOBUFS as a put; -EIO or another errno: a drive that has part of it, and is named,
+ * could not write or flush, or was cut off since the store was opened. After an error the set
+ * before is durable still, or this one if its block was written all the same, or at least the one
+ * that is kept; the blocks of all stay until a commit succeeds.
  */
 SPW_EXPORT int spw_store_commit(struct spw_store *store, const spw_object objects[], uint32_t count,
 				uint64_t number, const void *record, size_t len, unsigned flags);
 
-/*
- * The previous commit, if it was kept, is not needed any more: it is made unfindable, then its
- * space can be used again. Blocks until then. Return: 0; how a drive failed: it is kept still.
+/**
+ * spw_store_commit_release - release the previous commit that was kept
+ * @store:  the store
+ *
+ * Makes it unfindable, then reuses its space. Blocks.
+ *
+ * Return: 0; how a drive failed: it is kept still.
  */
 SPW_EXPORT int spw_store_commit_release(struct spw_store *store);
 
 /**
- * spw_store_committed - what is durable now: what was restored when the store was opened, or what
- * has been committed since
+ * spw_store_committed - what is durable now
+ * @store:  the store
+ * @info:   set: the commit that was restored when the store was opened, or the last one since
+ * @size:   sizeof *@info
  *
- * Return: 0; -ENODATA nothing is.
+ * Return: 0; -ENODATA no commit.
  */
 SPW_EXPORT int spw_store_committed(struct spw_store *store, struct spw_commit_info *info,
 				   size_t size);
 
 /**
  * spw_store_committed_record - copy the record that was given with the commit
- * @len:  room in @record: info.record_bytes
+ * @store:   the store
+ * @record:  set
+ * @len:     of the record: info.record_bytes
  *
- * Return: 0; -ENODATA nothing is committed; -ERANGE @len is another.
+ * Return: 0; -ENODATA no commit; -ERANGE @len differs.
  */
 SPW_EXPORT int spw_store_committed_record(struct spw_store *store, void *record, size_t len);
 
 /**
- * spw_store_committed_objects - the objects that opening the store has restored, in the order in
- * which they were committed
- * @objects:  info.objects of them
- * @lens:     the length of each in bytes; may be NULL
+ * spw_store_committed_objects - the objects that opening the store has restored
+ * @store:    the store
+ * @objects:  set, in the order in which they were committed
+ * @lens:     set to the length of each in bytes; or NULL
+ * @count:    info.objects
  *
- * They are the caller's, like those of puts: to be freed when they are not needed any more. Later
- * commits do not change what this gives.
+ * They are the caller's, as those of puts, and have to be freed. Later commits do not change the
+ * result.
  *
- * Return: 0; -ENODATA nothing was restored; -ERANGE @count is another.
+ * Return: 0; -ENODATA no commit was restored; -ERANGE @count differs.
  */
 SPW_EXPORT int spw_store_committed_objects(struct spw_store *store, spw_object objects[],
 					   uint64_t lens[], uint32_t count);
@@ -432,16 +497,17 @@ struct spw_scrub {
 };
 
 /**
- * spw_store_scrub - read and verify every copy of what is committed, and mend bad ones
- * @go_on:  may be NULL; called in between, in any thread, one at a time; false ends it
- * @found:  set, whatever this returns
+ * spw_store_scrub - read and verify every copy of what is committed, and repair bad ones
+ * @store:    just opened: nothing else may be in flight; may be opened read-only
+ * @go_on:    called now and then, in any thread, one at a time; false ends the scrub; or NULL
+ * @context:  of @go_on
+ * @found:    set, whatever is returned
+ * @size:     sizeof *@found
  *
- * A bad copy is written again, where it lies, with the bytes of the good one. Of a store that was
- * opened to be read only, too: what is committed does not change. Right after the store was opened:
- * nothing else may be under way. All drives are read at the same time.
+ * Rewrites a bad copy in place with the bytes of the good one. Reads all drives at the same time.
  *
- * Return: 0 all is good now; -EBADMSG something is not, which the log names; -ENODATA nothing is
- * committed; -ECANCELED; -ENOMEM; -EPERM in a child of fork(2).
+ * Return: 0 all copies are good now; -EBADMSG some are not, which are logged; -ENODATA no commit;
+ * -ECANCELED by @go_on; -ENOMEM; -EPERM in a child of fork(2).
  */
 SPW_EXPORT int spw_store_scrub(struct spw_store *store,
 			       bool (*go_on)(void *context, uint64_t done_bytes,
@@ -449,18 +515,18 @@ SPW_EXPORT int spw_store_scrub(struct spw_store *store,
 			       void *context, struct spw_scrub *found, size_t size);
 
 /**
- * spw_store_resilver - second copies, where they are missing, of what is committed
- * @go_on:  may be NULL; called in between; false ends it
+ * spw_store_resilver - create missing second copies of what is committed
+ * @store:    just opened: spw_store_committed_objects() returns other objects afterwards
+ * @go_on:    called now and then; false ends it; or NULL
+ * @context:  of @go_on
  *
- * Where a commit was made while a drive was missing, full or out of service, some of it has one
- * copy alone. That is read, put in two copies, and committed once more under the same number. Right
- * after the store was opened: what spw_store_committed_objects() gives is other objects afterwards.
- * Needs as much room as what is copied. It does not know whether two copies are wanted: of a commit
- * without a mirror it makes one with.
+ * A commit that was made while a drive was missing, full or retired has single copies. These are
+ * read, put in two copies, and committed once more under the same number. Needs room for what is
+ * copied. It cannot know whether two copies are wanted: a commit without a mirror gets one.
  *
  * Return: 0 all has two copies; -ENOSPC, -ECANCELED, or how a get or a put failed: what was copied
- * until then has two; how the commit failed: as of spw_store_commit(); -ENODATA nothing is
- * committed; -EBUSY something was committed since; -EROFS; -ENOMEM; -EPERM in a child of fork(2).
+ * before has two; -ENODATA no commit; -EBUSY a commit was made since; -EROFS; -ENOMEM; -EPERM in a
+ * child of fork(2); or as spw_store_commit().
  */
 SPW_EXPORT int spw_store_resilver(struct spw_store *store,
 				  bool (*go_on)(void *context, uint64_t done_bytes,
@@ -468,76 +534,113 @@ SPW_EXPORT int spw_store_resilver(struct spw_store *store,
 				  void *context);
 
 /**
- * spw_store_trim - tell the drives that can which blocks of the partition are free (discard)
+ * spw_store_trim - discard the free blocks of the partition, on drives that can
+ * @store:    the store
+ * @notify:   as for spw_store_put()
+ * @request:  the same
  *
- * One batch, best at the end of a step: discards block the I/O worker. Drives that cannot discard
- * are left out.
+ * One batch, best at the end of a step: discards block the I/O thread.
+ *
+ * Return: 0; -EROFS; -ENOBUFS all requests are in use. The request ends with 0, or how a drive
+ * failed.
  */
 SPW_EXPORT int spw_store_trim(struct spw_store *store, const struct spw_notify *notify,
 			      struct spw_request **request);
 
 /**
  * spw_store_revive - try a retired drive again
+ * @store:  the store
+ * @drive:  its index
  *
- * It gets new chunks from now on; what was on it is where it was. The next failed write retires it
+ * It gets new chunks from now on; what is on it stays valid. The next failed write retires it
  * again.
  *
  * Return: 0; -EINVAL no such drive; -EALREADY it is in service.
  */
 SPW_EXPORT int spw_store_revive(struct spw_store *store, unsigned drive);
 
-/* Inline mode: do what can be done; @wait: until something ends. Return: how many requests did. */
+/**
+ * spw_store_poll - inline mode: make progress
+ * @store:  in inline mode
+ * @wait:   until a request ends
+ *
+ * Return: how many requests ended; -EINVAL the store has an I/O thread; -EPERM in a child of
+ * fork(2).
+ */
 SPW_EXPORT int spw_store_poll(struct spw_store *store, bool wait);
 
-/* DMA memory of the arena, never copied, until freed or closed. -ENOBUFS: it is used up. */
+/**
+ * spw_store_alloc - allocate DMA memory of the arena, which puts and gets never copy
+ * @store:   the store
+ * @len:     bytes
+ * @memory:  set on success; valid until released, or the store is closed
+ *
+ * Does not wait.
+ *
+ * Return: 0; -EINVAL @len is 0; -ENOBUFS the arena has no such run of memory; -EPERM in a child of
+ * fork(2).
+ */
 SPW_EXPORT int spw_store_alloc(struct spw_store *store, size_t len, void **memory);
+
+/**
+ * spw_store_release - free memory of spw_store_alloc()
+ * @store:   the store
+ * @memory:  not in use by a request; or NULL
+ */
 SPW_EXPORT void spw_store_release(struct spw_store *store, void *memory);
 
-/*
- * The whole arena, so that it can be made known to a device that copies to and from it (pinned),
- * until the store is closed. Return: 0; -EPERM: in a child of fork().
+/**
+ * spw_store_arena - the whole arena, to be pinned for a device that copies to and from it
+ * @store:   the store
+ * @memory:  set; valid until the store is closed
+ * @len:     set, in bytes
+ *
+ * Return: 0; -EPERM in a child of fork(2).
  */
 SPW_EXPORT int spw_store_arena(struct spw_store *store, void **memory, size_t *len);
 
 /**
- * spw_store_register - make memory of the caller's known to the drives, as the arena is
- * @memory:  whole of it is locked in memory (RLIMIT_MEMLOCK); at any address
- * @len:     in bytes; at most 64 ranges are registered at once: rather few and large ones
+ * spw_store_register - register the caller's memory with the drives, as the arena is
+ * @store:   the store
+ * @memory:  at any address; all of it is locked in memory (RLIMIT_MEMLOCK)
+ * @len:     in bytes; at most 64 ranges are registered at once: prefer few large ones
  *
- * Registered once, its pages need not be pinned and mapped for each transfer; controllers behind
- * vfio reach it without a copy. It changes nothing else: puts and gets take any memory as before,
- * and what drives cannot take unaligned is copied still. Where the kernel or the backend refuses,
- * for want of locked memory (ulimit -l), say, or memory of a file, all goes on as without it: that
- * is logged and counted, and no error. Blocks; not from a notify.
+ * Registered once, its pages are not pinned and mapped for each transfer, and controllers behind
+ * vfio reach it without a copy. Nothing else changes: puts and gets take any memory as before, and
+ * still copy what drives cannot take unaligned. A refusal of the kernel or the backend, for want of
+ * locked memory (ulimit -l) or because the memory is a file's, is logged and counted, but not an
+ * error. Blocks; not to be called from a notify.
  *
- * Unregister it before it is unmapped or mapped anew: the kernel keeps the pages that were there,
- * and transfers would go on with those. Memory that a child of fork(2) shares stays the parent's.
+ * Unregister memory before it is unmapped or remapped: the kernel keeps the former pages, and
+ * transfers would use those. Memory that a child of fork(2) shares stays the parent's.
  *
  * Return: 0, whether it helps or not: see registered_bytes and registrations_refused; -EINVAL no
- * memory; -EEXIST it overlaps the arena or what is registered; -ENOBUFS 64 ranges are; -EPERM.
+ * memory; -EEXIST it overlaps the arena or a registered range; -ENOBUFS 64 ranges are registered;
+ * -EPERM in a child of fork(2).
  */
 SPW_EXPORT int spw_store_register(struct spw_store *store, void *memory, size_t len);
 
 /**
- * spw_store_unregister - the reverse, by the address that was registered; closing the store does it
+ * spw_store_unregister - undo spw_store_register(), as closing the store does
+ * @store:   the store
+ * @memory:  the address that was registered
  *
- * Never waits for a drive: while a transfer with that memory is in flight nothing is done. So does
- * a write that missed its deadline, until the drive has answered. When all requests with that
- * memory have ended it succeeds at once otherwise; requests that have not been issued yet go on as
- * from any memory.
+ * Never waits for a drive. When all requests with that memory have ended it succeeds, except after
+ * a write that missed its deadline, until the drive has answered. Requests that have not been
+ * issued yet go on as with any memory.
  *
- * Return: 0; -EBUSY a transfer with it is in flight, the words name the drive; -ENOENT no
- * registered memory begins there; -EPERM.
+ * Return: 0; -EBUSY a transfer with it is in flight, with the drive in spw_last_error(); -ENOENT no
+ * registered memory begins there; -EPERM in a child of fork(2).
  */
 SPW_EXPORT int spw_store_unregister(struct spw_store *store, void *memory);
 
-/* What all who use this handle have moved, and what of it is under way. */
+/* What all users of this handle have moved, and what is in flight. */
 struct spw_store_traffic {
 	uint64_t bytes_put, bytes_got; /* as in spw_store_stats */
 	uint64_t bytes_in_flight;      /* of puts and gets that have not ended */
 };
 
-/* A time, while no drive was measured yet. */
+/* A time, before a drive was measured. */
 #define SPW_PRESSURE_UNKNOWN UINT64_MAX
 
 struct spw_store_pressure {
@@ -554,7 +657,7 @@ struct spw_store_pressure {
 	uint32_t in_flight, depth; /* transfers that the drives have, and can have at once */
 };
 
-/* Latencies by powers of two: the first of so many counts is up to 2^14 ns, the last for longer. */
+/* Latencies by powers of two: the first count is up to 2^14 ns, the last for all longer ones. */
 #define SPW_LATENCY_COUNTS    17u
 #define SPW_LATENCY_FIRST_LOG 14u
 
@@ -583,46 +686,91 @@ struct spw_drive_stats {
 	struct spw_latencies read_latencies, write_latencies;
 };
 
-/* Counters so far. A snapshot: values of one instant each, not one instant for all. */
+/**
+ * spw_store_stats - read the counters
+ * @store:  the store
+ * @stats:  set: each value is of one instant, but not all of the same
+ * @size:   sizeof *@stats
+ *
+ * Any thread. Sums over the drives; for each request use spw_store_traffic().
+ */
 SPW_EXPORT void spw_store_stats(struct spw_store *store, struct spw_store_stats *stats,
 				size_t size);
-/* For who asks with each request: three counters, where spw_store_stats() sums over the drives. */
+
+/**
+ * spw_store_traffic - read the counters of bytes, at little cost
+ * @store:    the store
+ * @traffic:  set
+ *
+ * Any thread; three loads.
+ */
 SPW_EXPORT void spw_store_traffic(struct spw_store *store, struct spw_store_traffic *traffic);
 
 /**
- * spw_store_pressure - how much is under way, and how long more of it would take
- * @len:  bytes that would be put, or got, now
+ * spw_store_pressure - how much is in flight, and how long more of it would take
+ * @store:     the store
+ * @len:       bytes that would be put, or got, now
+ * @pressure:  set
+ * @size:      sizeof *@pressure
  *
- * For who has a choice: to put now or later, to wait or to compute. Reads counters, takes no lock
- * and asks nobody. The times hold while the drives stay as fast as they were lately and nothing is
- * asked for besides: reads go before writes, and more urgent ones before others.
+ * To choose whether to put now or later, to wait or to recompute. Reads counters, takes no lock,
+ * and does no I/O. The times are valid while the drives stay as fast as they were lately, and no
+ * other requests come: reads go before writes, and more urgent ones before others.
  */
 SPW_EXPORT void spw_store_pressure(struct spw_store *store, uint64_t len,
 				   struct spw_store_pressure *pressure, size_t size);
+
+/**
+ * spw_store_drive_stats - read the counters of one drive
+ * @store:  the store
+ * @drive:  its index
+ * @stats:  set on success
+ * @size:   sizeof *@stats
+ *
+ * Return: 0; -EINVAL no such drive.
+ */
 SPW_EXPORT int spw_store_drive_stats(struct spw_store *store, unsigned drive,
 				     struct spw_drive_stats *stats, size_t size);
 
-/*
- * For others to see (spw_status_read()), with the next refresh of the status page. A cache does so
- * with each step; of several, the last one is seen.
+/**
+ * spw_store_publish_steps - publish the counters of a cache on the status page
+ * @store:  the store
+ * @steps:  copied
+ *
+ * Seen by spw_status_read() after the next refresh of the page. A cache calls this in each step; of
+ * several caches, the last one is seen.
  */
 SPW_EXPORT void spw_store_publish_steps(struct spw_store *store,
 					const struct spw_cache_stats *steps);
 
 /**
  * spw_store_ranks - what the other ranks of the store have published of their steps
- * @age_max_ns:  of those alone whose status page was refreshed so lately: it is while there is
+ * @store:       the store
+ * @age_max_ns:  skip ranks whose status page was refreshed longer ago; it is refreshed during
  *               traffic
  * @see:         called for each of them, before this returns
+ * @context:     of @see
  *
- * The figures are another process's: whoever uses them checks them.
+ * The figures come from other processes: @see must check them.
  */
 SPW_EXPORT void spw_store_ranks(struct spw_store *store, uint64_t age_max_ns,
 				void (*see)(void *context, const struct spw_cache_stats *steps),
 				void *context);
 
-/* The backend and its features, in words. */
+/**
+ * spw_store_description - the backend and its features
+ * @store:  the store
+ *
+ * Return: a text for logs and reports, valid until the store is closed.
+ */
 SPW_EXPORT const char *spw_store_description(const struct spw_store *store);
+
+/**
+ * spw_store_chunk_bytes - the unit of striping
+ * @store:  the store
+ *
+ * Return: bytes.
+ */
 SPW_EXPORT uint64_t spw_store_chunk_bytes(const struct spw_store *store);
 
 #ifdef __cplusplus

@@ -46,9 +46,9 @@ enum spw_trace_kind {
 	SPW_TRACE_TAKE,   /* stamped when it ended; it began wait_ns before */
 	SPW_TRACE_RETURN, /* of the lease that a take of @tensor gave */
 	SPW_TRACE_RELEASE,
-	/* compute was held back for wait_ns, until then; see spw_cache_hold_back() */
+	/* compute was throttled for wait_ns, until then; see spw_cache_hold_back() */
 	SPW_TRACE_HOLD,
-	/* a scope was computed again for wait_ns, until then; see spw_cache_again_begin() */
+	/* a scope was recomputed for wait_ns, until then; see spw_cache_again_begin() */
 	SPW_TRACE_AGAIN,
 };
 
@@ -81,7 +81,7 @@ struct spw_trace_event {
 
 	/*
 	 * OFFER, TAKE, RETURN, RELEASE: the cache's id, not 0. A writer numbers tensors, storage
-	 * keys and scope keys, each from 1 on in the order in which they appear; a reader gives
+	 * keys and scope keys, each from 1 in the order in which they appear; a reader returns
 	 * those numbers.
 	 */
 	uint64_t tensor;
@@ -99,27 +99,33 @@ struct spw_trace_event {
 };
 
 /**
- * spw_trace_create - begin to record
- * @path:   the file; what was there is replaced
- * @model:  what is recorded, in words, UTF-8, at most SPW_TRACE_MODEL_MAX bytes; NULL: nothing
- * @writer: set on success, else NULL
+ * spw_trace_create - begin to record a trace
+ * @path:    the file; an existing one is replaced
+ * @model:   a description of what is recorded, UTF-8, at most SPW_TRACE_MODEL_MAX bytes; or NULL
+ * @writer:  set on success, else NULL
  *
- * Return: 0; -EINVAL; -ENOMEM; -EAGAIN no thread to be had; or what open(2) returns.
+ * Return: 0; -EINVAL; -ENOMEM; -EAGAIN no thread can be created; or as open(2).
  */
 SPW_EXPORT int spw_trace_create(const char *path, const char *model,
 				struct spw_trace_writer **writer);
 
-/* Record an event, but for its time, which is now. Costs about as much as printing it to memory. */
+/**
+ * spw_trace_write - record an event
+ * @writer:  the writer
+ * @event:   copied; its time is replaced by the present one
+ *
+ * Any thread. Does not wait for the file; costs about as much as printing the event to memory. A
+ * failure is reported by spw_trace_finish().
+ */
 SPW_EXPORT void spw_trace_write(struct spw_trace_writer *writer,
 				const struct spw_trace_event *event);
 
 /**
- * spw_trace_finish - write out what is left, close the file, free the writer
+ * spw_trace_finish - write what is left, close the file and free the writer
+ * @writer:  no longer in use by any thread; or NULL
  *
- * NULL is no writer.
- *
- * Return: 0; or the first failure since the writer was made: -ENOSPC, -EIO, -ENOMEM. The file then
- * ends early.
+ * Return: 0; or the first failure since the writer was created: -ENOSPC, -EIO, -ENOMEM. The file
+ * ends early then.
  */
 SPW_EXPORT int spw_trace_finish(struct spw_trace_writer *writer);
 
@@ -135,20 +141,24 @@ struct spw_trace {
 
 /**
  * spw_trace_read - read a trace
- * @trace: set on success, else NULL; for spw_trace_free()
+ * @path:   the file
+ * @trace:  set on success, else NULL; for spw_trace_free()
  *
- * What is guaranteed of the events: times never decrease; every tensor that is taken, returned or
- * released was offered before, with the part of the storage that is taken within the storage, and
- * is not released more often than it was offered, nor taken or offered after that; all offers of a
- * tensor are of one version of one storage; parts are not empty and lie within their storage.
+ * The events are consistent: times never decrease; every tensor that is taken, returned or released
+ * was offered before, with the part that is taken inside of its storage; it is not released more
+ * often than it was offered, and not taken or offered after that; all offers of a tensor are of one
+ * version of one storage; parts are not empty and lie within their storage.
  *
- * Return: 0; -EBADMSG no trace, or damaged: says in which line; -EPROTONOSUPPORT of a later
- * version; -E2BIG more than SPW_TRACE_EVENTS_MAX events; -ENOMEM; or what open(2) and read(2)
- * return.
+ * Return: 0; -EBADMSG not a trace, or damaged, with the line in spw_last_error(); -EPROTONOSUPPORT
+ * a newer version; -E2BIG more than SPW_TRACE_EVENTS_MAX events; -ENOMEM; or as open(2) and
+ * read(2).
  */
 SPW_EXPORT int spw_trace_read(const char *path, struct spw_trace **trace);
 
-/* NULL is no trace. */
+/**
+ * spw_trace_free - free a trace
+ * @trace:  or NULL
+ */
 SPW_EXPORT void spw_trace_free(struct spw_trace *trace);
 
 #ifdef __cplusplus

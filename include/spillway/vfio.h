@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * spillway/vfio.h - NVMe controllers that a process may drive itself: which there are, what stands
- * in the way, taking one and giving it back
+ * spillway/vfio.h - NVMe controllers that a process drives itself: listing, examining, binding them
+ * to vfio-pci and back
  *
  * Contract
  *   Threads    Every function may be called from any thread; none keeps anything between calls.
@@ -32,12 +32,10 @@ extern "C" {
 
 #define SPW_VFIO_OBSTACLES_MAX 12u
 
-/* One thing that stands in the way, with its remedy. */
+/* A reason against it, with the remedy. */
 struct spw_vfio_obstacle {
 	int error; /* what spw_vfio_bind(), or opening it, returns for it */
-	/*
-	 * it stands in the way of spw_vfio_bind(); else only of driving the controller afterwards
-	 */
+	/* it prevents spw_vfio_bind(); else only driving the controller afterwards */
 	bool of_bind;
 	char text[320];
 };
@@ -52,7 +50,7 @@ struct spw_vfio_probe_info {
 	int32_t iommu_group;     /* -1: none */
 	int32_t numa_node;       /* -1: unknown or none */
 	bool bindable;           /* spw_vfio_bind() without force would take it */
-	bool ready;              /* bound to vfio-pci, and nothing stands in the way */
+	bool ready;              /* bound to vfio-pci, and without obstacles */
 	uint32_t obstacles;
 	struct spw_vfio_obstacle obstacle[SPW_VFIO_OBSTACLES_MAX];
 	/*
@@ -76,58 +74,69 @@ struct spw_vfio_bind_opts {
 	bool dry_run; /* examine and claim, then let go; default false */
 	struct spw_log log;
 	/*
-	 * Refuse a controller that shares its IOMMU group with any other device but bridges, also
-	 * when it is bound already:
-	 * for whoever is to hand over the group's node, by which all that vfio-pci has in the group
-	 * is reached; default false
+	 * Refuse a controller that shares its IOMMU group with any device but bridges, even if it
+	 * is bound already: before another user gets the group's node, which gives access to all
+	 * devices of the group that vfio-pci has; default false
 	 */
 	bool alone;
 };
 
+/**
+ * spw_vfio_bind_opts_init - set the defaults
+ * @opts:  set
+ * @size:  sizeof *@opts
+ */
 SPW_EXPORT void spw_vfio_bind_opts_init(struct spw_vfio_bind_opts *opts, size_t size);
 
 /**
- * spw_vfio_list - the PCI addresses of all NVMe controllers of this machine
- * @addresses:  set to an array of strings to be given to spw_probe_list_free() of spillway/format.h
+ * spw_vfio_list - list the PCI addresses of all NVMe controllers of this machine
+ * @addresses:  set to an array of strings, for spw_probe_list_free() of spillway/format.h
  *
  * Return: how many, or a negative errno.
  */
 SPW_EXPORT int spw_vfio_list(char ***addresses);
 
 /**
- * spw_vfio_examine - one controller, and what stands in the way of driving it from a process
+ * spw_vfio_examine - examine one controller, and what prevents driving it from a process
+ * @address:     its PCI address
+ * @controller:  set on success; its size field must be set
  *
- * Reads only, and opens no controller. What needs root to be known is an obstacle to somebody else.
+ * Reads only, and does not open the controller. Facts that only root can read become obstacles for
+ * other users.
  *
- * Return: 0; -EINVAL no PCI address; -ENODEV no such device; -EMEDIUMTYPE it is no NVMe controller.
+ * Return: 0; -EINVAL not a PCI address; -ENODEV no such device; -EMEDIUMTYPE not an NVMe
+ * controller.
  */
 SPW_EXPORT int spw_vfio_examine(const char *address, struct spw_vfio_probe_info *controller);
 
 /**
- * spw_vfio_bind - take a controller from the kernel's driver and give it to vfio-pci
+ * spw_vfio_bind - take a controller from the kernel's driver and bind it to vfio-pci
+ * @address:  its PCI address
+ * @opts:     or NULL for the defaults
  *
- * Its block devices go away, and what they hold stays as it is. All namespaces are claimed as
- * spw_format() claims a drive until the kernel's driver has let go. Loads no module. One that is
- * bound already is left alone. What the namespaces hold of a controller without a driver nobody can
- * tell: it is taken as it is.
+ * Its block devices go away; their contents stay. Claims all namespaces, as spw_format() claims a
+ * drive, until the kernel's driver has released them. Loads no module. Leaves a controller alone
+ * that is bound already. The contents of a controller that has no driver cannot be examined: it is
+ * taken without a check.
  *
- * Return: 0; -EBUSY a namespace, a partition of one, or the device by another driver is in use, the
- * kernel reaches a namespace by another controller too, or the IOMMU group is shared with other
- * devices; -EEXIST a namespace carries something (not forced); -EOPNOTSUPP there is no IOMMU;
- * -ENOENT vfio-pci is not loaded; -EAGAIN the kernel has not looked for its namespaces yet;
- * -EACCES, -EPERM not root; or as spw_vfio_examine(); -EIO the kernel did not do it, and what was
- * done is undone.
+ * Return: 0; -EBUSY a namespace or partition is in use, another driver uses the device, the kernel
+ * reaches a namespace through another controller too, or other devices share the IOMMU group;
+ * -EEXIST a namespace holds data, and @opts->force is not set; -EOPNOTSUPP there is no IOMMU;
+ * -ENOENT vfio-pci is not loaded; -EAGAIN the kernel has not scanned its namespaces yet; -EACCES,
+ * -EPERM not root; -EIO the kernel failed, and all changes were undone; or as spw_vfio_examine().
  */
 SPW_EXPORT int spw_vfio_bind(const char *address, const struct spw_vfio_bind_opts *opts);
 
 /**
- * spw_vfio_unbind - give a controller back to the kernel's driver
+ * spw_vfio_unbind - return a controller to the kernel's driver
+ * @address:  its PCI address
+ * @log:      or NULL
  *
- * Its block devices come back some time later. One that vfio-pci does not have is left with the
- * driver that has it.
+ * Does not wait for its block devices, which appear some time later. Leaves a controller alone that
+ * vfio-pci does not have.
  *
- * Return: 0; -EBUSY a process drives it, or another driver has it; -ENODEV no driver of the kernel
- * takes it; or as spw_vfio_examine().
+ * Return: 0; -EBUSY a process drives it, or another driver has it; -ENODEV no kernel driver takes
+ * it; or as spw_vfio_examine().
  */
 SPW_EXPORT int spw_vfio_unbind(const char *address, const struct spw_log *log);
 

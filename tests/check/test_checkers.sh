@@ -384,3 +384,35 @@ begin "asserts: none at all is a fault of the check"
 echo 'int x;' >"$TEST_TMP/assert.c"
 expect_exit 1 python3 "$checks/asserts.py" "$TEST_TMP/assert.c"
 expect_output "no assert found"
+
+# expect_header STATUS COMMENT DECLARATION: a header with both passes, or does not.
+expect_header() {
+    printf '\n%s\nSPW_EXPORT %s;\n' "$2" "$3" >"$TEST_TMP/header.h"
+    expect_exit "$1" python3 "$checks/kerneldoc.py" "$TEST_TMP/header.h"
+}
+described='/**
+ * spw_x_read - read
+ * @path:  of a file
+ * @count:  of bytes
+ *
+ * Return: 0.
+ */'
+
+begin "kernel-doc: a function whose comment has its parameters and its result passes"
+expect_header 0 "$described" 'int spw_x_read(const char *const path[], unsigned count)'
+expect_header 0 "${described//@path/@go_on}" 'int spw_x_read(bool (*go_on)(void *a, int b), int count)'
+expect_header 0 $'/**\n * spw_x_end - end\n */' 'void spw_x_end(void)'
+
+begin "kernel-doc: what is missing or wrong is found"
+expect_header 1 '/* Read. */' 'int spw_x_read(const char *path, unsigned count)'
+expect_output "spw_x_read: no kernel-doc comment"
+expect_header 1 "$described" 'int spw_x_read(const char *path, unsigned len)'
+expect_output "describes (path, count), but takes (path, len)"
+expect_header 1 "$described" 'int spw_x_write(const char *path, unsigned count)'
+expect_output "does not begin with 'spw_x_write - '"
+expect_header 1 "${described/Return: 0./Reads.}" 'int spw_x_read(const char *path, unsigned count)'
+expect_output "does not say what it returns"
+
+begin "kernel-doc: a header that the check cannot read is a fault"
+expect_header 1 "$described" 'int spw_x_read'
+expect_output "declarations that this check cannot read"

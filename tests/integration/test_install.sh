@@ -32,6 +32,7 @@ for header in "$ROOT"/include/spillway/*.h; do
     expect_true "a page of $name.h" test -s "$page"
     while read -r function; do
         grep -q "$function(" "$page" || fail "$page does not have $function()"
+        expect_equal "spillway-$name.3" "$(readlink "$stage$prefix/share/man/man3/$function.3")" "the page of $function()"
     done < <(sed -n 's/^SPW_EXPORT [^(]*\(spw_[a-z0-9_]*\)(.*/\1/p' "$header")
     ! command -v groff >/dev/null || expect_equal "" "$(groff -z -ww -Tutf8 -man "$page" 2>&1)" "what groff says of $page"
 done
