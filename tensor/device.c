@@ -11,7 +11,7 @@ int spw_cache_offer_device(struct spw_cache *cache, const struct spw_offer *offe
 		tensor->value = 0;
 	if (device == 0 || !copy)
 		return spw_error(-EINVAL, "an offer of a device's tensor needs the device's "
-					  "number, from 1 on, and a copy to set");
+					  "number, 1 or more, and a copy to set");
 	return spw_cache__offer_any(cache, offer, device, hint, tensor, copy);
 }
 
@@ -32,7 +32,7 @@ int spw_cache_copied(struct spw_cache *cache, spw_tensor tensor, int rc)
 		} else {
 			cache->count.copies_failed++;
 			entry->copy_failed = true;
-			/* The owner still has the bytes, if nobody drained the token. */
+			/* The owner still has the bytes, unless the token was drained. */
 			if (entry_is_copying(entry))
 				queue_quit(&cache->copying, entry);
 			else if (entry->drainable && entry->state == ENTRY_LEAVING)

@@ -9,7 +9,7 @@
  * Why there are more arrows than the ideal course of things has:
  *   KEPT -> LEAVING            of a device: staging memory has come free;
  *   KEPT -> DISCARDED          while its checksum is computed it is like any other;
- *   DISCARDED -> KEPT          computed again, or offered once more by another scope;
+ *   DISCARDED -> KEPT          recomputed, or offered by another scope;
  *   QUEUED, LEAVING -> KEPT    a failed copy or write must not fail the training step;
  *   LEAVING -> RESIDENT        forwarded; or a write from staging memory has failed;
  *   COMING -> STORED           a failed read fails that take alone: the next one reads again;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/external_traffic.c - what others do on the same store, such as an optimizer with its
- * state: all that the store counts, less what is the cache's own; and what other ranks get of the
- * drives
+ * tensor/external_traffic.c - the traffic of other users of the store, and of other ranks
+ *
+ * Other users are, for example, an optimizer with its state: what the store counts, less the
+ * cache's own requests.
  *
  * A request of the cache's may have ended for the store and not for the cache yet: for that moment
  * its bytes are taken for another's.
@@ -78,7 +79,7 @@ static void rank_seen(void *context, const struct spw_cache_stats *steps)
 	spw_control__rank(control_of(cache), &drives);
 }
 
-/* A rank that had no traffic in all of this step shares the drives with nobody. */
+/* A rank without traffic in this step takes no share of the drives. */
 void spw_cache__traffic_ranks(struct spw_cache *cache)
 {
 	spw_control__ranks_forget(control_of(cache));

@@ -7,15 +7,15 @@
  * the last release.
  *
  * KEPT       The bytes stay in the owner's memory until the last user is gone.
- * QUEUED     Nothing has begun: the one write that is held back.
- * LEAVING    A copy or a write is under way, or has ended and the caller has not drained the token.
+ * QUEUED     The deferred write, which has not been issued.
+ * LEAVING    A copy or a write is in flight, or has ended and the caller has not drained the token.
  *            The bytes are in the owner's memory; of a device, after the copy, in staging memory.
- * STORED     The bytes are on the drives alone: the owner's memory is given back.
- * COMING     A read is under way.
+ * STORED     The bytes are only on the drives: the token has been drained.
+ * COMING     A read is in flight.
  * RESIDENT   In memory until the last user is gone: the owner's, or what was read into; of a
  *            device, staging memory, from which the caller copies.
- * DISCARDED  Given up: nobody has the bytes, and the checksum says which they were; of a device,
- *            the caller's. The caller computes them again.
+ * DISCARDED  No memory and no drive has the bytes, only their checksum is kept; for a tensor of a
+ *            device the caller keeps it. The caller recomputes them.
  *
  * A tensor of a device (entry->device > 0) passes through staging memory both ways: the caller
  * copies between that and the device, and says when a copy has ended. entry->memory is the staging
@@ -24,7 +24,7 @@
  * Rules, cited by asserts
  *   CACHE-1    Everything here is touched under the cache's lock only. No I/O is waited for and no
  *              log function is called with it held.
- *   CACHE-2    A token is given back once, and never while a copy or a write from its memory is
+ *   CACHE-2    A token is drained once, and never while a copy or a write from its memory is
  *              in flight; of a device, a copy that the caller ordered before all that follows.
  *   CACHE-3    An object is freed only when no I/O on it is in flight.
  *   CACHE-4    At most one read of an entry is in flight, and none while the owner's memory holds
@@ -35,8 +35,8 @@
  *              token, memory or object.
  *   CACHE-7    Nothing is read from memory of a device. A write begins from staging memory only
  *              when every copy into it has ended well.
- *   CACHE-8    What was given up is in memory again only as bytes whose checksum is that of those
- *              that were given up; of a device, as the caller says.
+ *   CACHE-8    Bytes are accepted as those of a discarded tensor only if they have its checksum; of
+ *              a device, the caller compares.
  */
 #ifndef SPW_TENSOR_INTERNAL_H
 #define SPW_TENSOR_INTERNAL_H
@@ -93,7 +93,7 @@ enum keep_reason {
 #undef REASON
 };
 
-/* What is noted once per step; NOTICE_MEMORY and NOTICE_THROTTLE once, as they are no trouble. */
+/* Noted once per step; NOTICE_MEMORY and NOTICE_THROTTLE, which only inform, once in all. */
 enum notice {
 	NOTICE_BACKPRESSURE = CONTROL_NOTICES,
 	NOTICE_NO_SPACE,
@@ -130,7 +130,7 @@ struct entry {
 	/* of the offers; the last one is the first that the backward pass wants */
 	struct link order;
 	struct link drain; /* tokens that go back; or writes to be compared */
-	/* of a device: of the copies out whose memory is held; or of what is read ahead */
+	/* of a device: in copying, or in coming */
 	struct link device_link;
 	uint64_t key, version;
 	uint64_t offset_bytes, len_bytes; /* of what is stored, in the caller's storage */
@@ -144,8 +144,8 @@ struct entry {
 	/* valid while a prefetch is in flight; NULL for an urgent read */
 	struct spw_request *read_request;
 	uint64_t io_began_ns; /* of the last request */
-	uint64_t scope;       /* of the caller, when it was given up, */
-	uint64_t checksum;    /* and of the bytes */
+	uint64_t scope;       /* of the caller, when it was discarded */
+	uint64_t checksum;    /* of the bytes, then */
 	uint32_t generation;
 	uint32_t users;
 	uint32_t leases;
@@ -169,7 +169,7 @@ struct entry {
 	bool taken;
 	/* offered again during its write: its memory may have changed since */
 	bool recheck;
-	bool stale; /* its storage has other bytes now: is no duplicate of what is offered */
+	bool stale; /* its storage has other bytes now, so later offers do not match it */
 	bool copy_failed;
 	bool handed_out; /* of a device: a lease was given, so the device has the bytes again */
 	bool ahead;      /* the same, and not taken since */
@@ -204,7 +204,7 @@ struct last_scope {
 
 struct spw_cache {
 	pthread_mutex_t lock;
-	const void *holder; /* of the lock: spw_thread_self() of a thread; NULL: nobody */
+	const void *holder; /* of the lock, as spw_thread_self(); NULL: it is free */
 	pthread_cond_t io_ended;
 	struct spw_store *store;
 	struct spw_cache_ports ports;
@@ -225,7 +225,7 @@ struct spw_cache {
 	/* of host memory: written, and offered again during the write */
 	struct link to_compare;
 	bool comparing; /* a thread does that */
-	/* of devices: copies out whose memory is held, the oldest first */
+	/* of devices: copies out that need the device's memory, the oldest first */
 	struct queue copying;
 	/* of devices: in the window and not on the device, in the order of use */
 	struct queue coming;
@@ -237,14 +237,14 @@ struct spw_cache {
 	uint64_t io_in_flight;            /* requests given to the store */
 	uint64_t moved_bytes[DIRECTIONS]; /* by those that have ended well */
 	uint64_t waiters;                 /* threads that wait for the end of any I/O */
-	bool io_has_ended;     /* waiters are notified when the lock has been given up, */
-	atomic_uint notifiers; /* by so many threads now */
+	bool io_has_ended;                /* waiters are notified after the unlock */
+	atomic_uint notifiers;            /* threads that do so now */
 	/* called when a transfer has ended: transfers know nothing of the window above them */
 	void (*go_on)(struct spw_cache *cache);
 	/* what the last offer found: spw_cache_hold_back() reads it without the lock */
 	atomic_bool may_throttle;
 	struct entry *deferred; /* queued, but not given to the store yet; or NULL */
-	/* most bytes of one that is held back though the drives are idle; 0: none ever is */
+	/* a larger write is only deferred while others are in flight; 0: none is deferred */
 	uint64_t defer_bytes;
 	void *doomed; /* memory to free outside the lock, linked through its first bytes */
 
@@ -275,7 +275,7 @@ struct spw_cache {
 	bool next_backward; /* the caller says that the next stage is a backward stage, */
 	uint32_t next_micro_batch;
 
-	/* what is computed again */
+	/* recompute */
 	uint32_t recompute_depth;
 	uint64_t recompute_began_ns;
 	uint64_t recompute_traced_ns; /* the trace knows of it until then */
@@ -298,7 +298,7 @@ void spw_cache__publish(struct spw_cache *cache);
 
 /* ---- external_traffic.c ---- */
 
-/* The controller learns what others do on the same store. */
+/* Tell the controller about the traffic of other users of the store. */
 void spw_cache__traffic_note(struct spw_cache *cache);
 /* A step ends: what do the other ranks get of the drives? */
 void spw_cache__traffic_ranks(struct spw_cache *cache);
@@ -320,9 +320,9 @@ void spw_cache__search_wait(struct spw_cache *cache);
 
 /* ---- trace.c: only where there is one ---- */
 
-/* After what has passed of computing again, if that is under way. */
+/* Records the event; while the caller recomputes, after the time spent on that so far. */
 void spw_cache__trace(struct spw_cache *cache, struct spw_trace_event *event);
-/* Something was computed again until @now_ns. */
+/* The caller has recomputed something until @now_ns. */
 void spw_cache__trace_recompute(struct spw_cache *cache, uint64_t now_ns);
 
 /* ---- lock.c ---- */
@@ -337,7 +337,7 @@ void spw_cache__unlock_and_notify(struct spw_cache *cache);
 /* Until any I/O of the cache ends. */
 void spw_cache__wait_io(struct spw_cache *cache);
 void spw_cache__wait_io_until(struct spw_cache *cache, uint64_t until_ns);
-/* Until the entry's read ends; the end of others wakes nobody here. */
+/* Until the entry's read ends; the end of other I/O does not wake this thread. */
 void spw_cache__wait_read(struct entry *entry);
 /* A request of the entry that was given to the store has ended. The entry may be free by now. */
 void spw_cache__io_ended(const struct entry *entry);
@@ -386,7 +386,7 @@ void spw_cache__entry_leave_window(struct entry *entry);
 
 /* So much more may not wait to be written; no more than staging_bytes at a time. */
 bool spw_cache__write_is_full(const struct spw_cache *cache, uint64_t len_bytes);
-/* Write it, or hold the write back. Return: 0; or why not. */
+/* Write it, or defer the write. Return: 0; or why not. */
 int spw_cache__write_begin(struct entry *entry);
 /*
  * Staging memory for the bytes of a device's tensor, which the caller is to copy. Return: 0;
@@ -397,7 +397,7 @@ int spw_cache__write_begin_copy(struct entry *entry);
 void spw_cache__write_copied(struct entry *entry);
 /* What the caller is to do. */
 struct spw_copy spw_cache__write_copy_of(const struct entry *entry);
-/* The oldest copy whose memory is to be given back by order; NULL: few are under way. */
+/* The oldest copy that the caller should order (spw_cache_ordered()); NULL: few are in flight. */
 struct entry *spw_cache__write_to_order(struct spw_cache *cache);
 /* Count and note why an entry is kept that was to be written. */
 void spw_cache__write_failed(struct entry *entry, int error, const char *words);
@@ -432,11 +432,11 @@ void spw_cache__take_lease(struct entry *entry, uint64_t offset_bytes, struct sp
 /* ---- recompute.c ---- */
 
 /*
- * It is given up, if nobody has come to count on its memory meanwhile: else it is kept. Unlocks.
- * Return: whether it was.
+ * Discards the entry, or keeps it if it was offered or taken again meanwhile. Unlocks. Return:
+ * whether it was discarded.
  */
 bool spw_cache__recompute_discard(struct entry *entry);
-/* Whether the offer's storage has the bytes that were given up. Unlocks. */
+/* Whether the offer's storage has the bytes that were discarded. Unlocks. */
 bool spw_cache__recompute_holds(struct entry *entry, const struct spw_offer *offer);
 /* The offer's memory has them, and its token is held. */
 void spw_cache__recompute_restored(struct entry *entry, const struct spw_offer *offer);
@@ -456,17 +456,17 @@ int spw_cache__offer_drain(struct spw_cache *cache, struct link *tokens, uint64_
 
 /* After an event: the controller may have left its plan, or gone on by another one. */
 void spw_cache__window_follow(struct spw_cache *cache);
-/* A step begins: what was read ahead for the last one and never taken counts no more. */
+/* A step begins: what was prefetched for the last one and never taken is no longer counted. */
 void spw_cache__window_forget(struct spw_cache *cache);
-/* A stage begins: a backward one is read ahead from its last offer on. */
+/* A stage begins: for a backward one, prefetch from its last offer to its first. */
 void spw_cache__window_begin(struct spw_cache *cache);
-/* As far as the budget allows: read, or hold back, what will be taken next. */
+/* As far as the budget allows: prefetch, or keep in memory, what will be taken next. */
 void spw_cache__window_fill(struct spw_cache *cache);
 
 /* ---- rules.c ---- */
 
 enum keep_reason spw_cache__rule_keep(const struct entry *entry, enum spw_cache_hint hint);
-/* Whether it is given up, to be computed again. */
+/* Whether to discard it: it will be recomputed. */
 bool spw_cache__rule_discards(const struct entry *entry, enum spw_cache_hint hint);
 /* The scope that the caller is in; no two have the same number. */
 uint64_t spw_cache__rule_scope(const struct spw_cache *cache);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tensor/lock.c - the cache's lock: what is done when it is given up, and waiting for I/O */
+/* tensor/lock.c - the cache's lock: what an unlock has to do, and waiting for I/O */
 #include <sched.h>
 #include <stdlib.h>
 
@@ -19,7 +19,7 @@ void spw_cache__lock_open(struct spw_cache *cache)
 
 void spw_cache__lock_close(struct spw_cache *cache)
 {
-	/* Who notified of the last end may not have returned from that yet. */
+	/* The thread that notified of the last end may not have returned from that yet. */
 	while (atomic_load(&cache->notifiers) > 0)
 		(void)sched_yield();
 	SPW_ASSERT(!cache->holder && cache->waiters == 0 && !cache->doomed);
@@ -47,7 +47,7 @@ static void unlock_and_tidy(struct spw_cache *cache)
 	cache->holder = NULL;
 	SPW_MUST(pthread_mutex_unlock(&cache->lock));
 	if (tell) {
-		/* Without the lock: who waits needs it, and would be woken only to wait for it. */
+		/* Without the lock, which the woken threads need. */
 		SPW_MUST(pthread_cond_broadcast(&cache->io_ended));
 		/* From here on the cache may be gone: see spw_cache_close(). */
 		(void)atomic_fetch_sub(&cache->notifiers, 1);
@@ -95,8 +95,8 @@ void spw_cache__unlock_and_notify(struct spw_cache *cache)
 }
 
 /*
- * The lock is about to be given up by going to sleep: who waits learns of what has ended.
- * @sleepers: of which this thread is one more.
+ * Going to sleep unlocks, so threads that wait for I/O that has ended are woken before.
+ * @sleepers: counts the threads that wait for the same, with this one.
  */
 static void sleep_for(struct spw_cache *cache, uint64_t *sleepers, const uint64_t *until_ns)
 {

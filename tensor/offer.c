@@ -89,8 +89,8 @@ static int entry_compare(struct entry *entry, const struct spw_offer *offer)
 }
 
 /*
- * Memory of a device is not read: what the device still has is the same, else unknown. A storage of
- * which a part was given up has it as long as it can be offered.
+ * Memory of a device is not read: what the device still has is the same, anything else unknown. A
+ * storage has the part that was discarded for as long as it can be offered.
  */
 static bool device_has(const struct entry *entry, const struct spw_offer *offer)
 {
@@ -106,7 +106,7 @@ static bool entry_has(struct entry *entry, const struct spw_offer *offer, uint32
 {
 	int rc;
 
-	/* What is computed again from an input is compared. */
+	/* What is recomputed from an input is compared. */
 	if (entry->device || device)
 		return entry->device == device &&
 		       (hint == SPW_HINT_INPUT || device_has(entry, offer));
@@ -131,7 +131,7 @@ static bool entry_has(struct entry *entry, const struct spw_offer *offer, uint32
 	return memory_has(entry->bytes, entry, offer);
 }
 
-/* The entry that has the same bytes, with one user more; or NULL. Ends holding a write back. */
+/* The entry that has the same bytes, with one user more; or NULL. Issues the deferred write. */
 static struct entry *duplicate_of(struct spw_cache *cache, const struct spw_offer *offer,
 				  uint32_t device, enum spw_cache_hint hint)
 {
@@ -153,8 +153,9 @@ static struct entry *duplicate_of(struct spw_cache *cache, const struct spw_offe
 }
 
 /*
- * Within its scope it stays given up, and if it would only serve another to be computed again: the
- * plan does not do that, or it would not have given it up. Else the offer has the bytes.
+ * Within its scope it stays discarded, and also where the offer is only the input of a scope that
+ * may be recomputed: a plan that recomputes from it would not have discarded it. Any other offer
+ * restores it, since its storage has the bytes.
  */
 static int offer_discarded(struct entry *entry, const struct spw_offer *offer,
 			   enum spw_cache_hint hint)
@@ -280,8 +281,8 @@ static int offer_new(struct entry *entry, enum spw_cache_hint hint)
 }
 
 /*
- * A trace is of any machine, and of the model alone: a copy is a part of the way to the drives, and
- * what is given up is as good as kept.
+ * A trace describes the model, on any machine: a copy to staging memory counts as a spill, and a
+ * discarded tensor as kept.
  */
 static enum spw_trace_result trace_result(int result, bool duplicate)
 {
@@ -386,7 +387,7 @@ int spw_cache__offer_drain(struct spw_cache *cache, struct link *tokens, uint64_
 		owners[drained++] = entry->owner;
 		spw_cache__entry_drained(entry);
 	}
-	/* What has been given back may be wanted soon. */
+	/* The drained tensors are on the drives now, and may be due for a prefetch. */
 	spw_cache__window_fill(cache);
 	spw_cache__unlock_and_notify(cache);
 	return (int)drained;

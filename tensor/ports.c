@@ -57,7 +57,7 @@ static uint64_t cpu_ns(void)
 	return (uint64_t)used.tv_sec * 1000000000 + (uint64_t)used.tv_nsec;
 }
 
-/* Nobody waits for the thread itself. */
+/* The thread is detached: what it does is waited for, not its end. */
 static int start(void *(*main)(void *), void *argument)
 {
 	pthread_attr_t attributes;

@@ -36,7 +36,7 @@ static void prefetch_done(void *context, int res)
 	if (res && res != -ECANCELED) {
 		cache->count.prefetches_failed++;
 		spw_notice(&cache->notices, NOTICE_PREFETCH_FAILED,
-			   "reading ahead failed, it is tried again on use: %s", spw_last_error());
+			   "a prefetch failed, the tensor is read on use: %s", spw_last_error());
 	}
 	read_ended(entry, res);
 	spw_cache__write_deferred(cache);
@@ -52,7 +52,7 @@ static int read_begin(struct entry *entry, const struct spw_notify *notify,
 	int rc;
 
 	SPW_ASSERT(entry->state == ENTRY_STORED && !entry->read_in_flight); /* CACHE-4 */
-	/* What is read ahead for a device can wait until staging memory is free. */
+	/* A prefetch for a device can wait until staging memory is free. */
 	rc = entry->device && notify ? spw_cache__entry_get_arena_memory(entry)
 				     : spw_cache__entry_get_memory(entry);
 	if (rc)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/recompute.c - what is given up, and computed again
+ * tensor/recompute.c - tensors that are discarded and recomputed
  *
- * The caller lets go of the memory at once; what stays is a checksum. Bytes that are computed
- * again, or offered once more by another scope, are taken for the same only if theirs is: the
- * promise of a take holds for them, too. Of a device the caller has the checksum, and compares.
+ * The caller frees the memory at once; only a checksum stays. Recomputed bytes, or bytes that
+ * another scope offers, are accepted only if they have the same checksum, so that a take returns
+ * what was saved. For a tensor of a device the caller keeps the checksum, and compares.
  */
 #include <errno.h>
 
@@ -97,7 +97,7 @@ static int restore(struct entry *entry, const struct spw_offer *offer)
 	if (!same) {
 		entry->cache->count.restores_refused++;
 		return spw_error(-ESTALE,
-				 "a tensor of %llu bytes was computed again, and is not the same "
+				 "a recomputed tensor of %llu bytes is not the same "
 				 "as in the forward pass",
 				 (unsigned long long)entry->len_bytes);
 	}

@@ -5,7 +5,7 @@
 
 #include "tensor/internal.h"
 
-/* How long a take waits for others to let go of the store's requests: 10 s. */
+/* How long a take waits for a request that other users of the store have: 10 s. */
 #define REQUEST_LOOK_NS   100000
 #define REQUEST_LOOKS_MAX 100000u
 
@@ -185,7 +185,7 @@ static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_ta
 	return 0;
 }
 
-/* The trace is of the model: it does not take what is needed to compute again. */
+/* A trace describes the model, without what a recompute takes. */
 static void take_trace(struct spw_cache *cache, spw_tensor tensor, uint64_t offset_bytes,
 		       uint64_t len_bytes, uint64_t wait_ns)
 {

@@ -2,17 +2,17 @@
 /*
  * tensor/throttle.c - a forward pass that holds more than it may waits for writes
  *
- * One that is faster than planned saves more than the drives have taken, and would hold more than
- * is planned. So compute waits for writes to end, but no longer than until the plan is as far: then
- * the step ends no later than planned. A budget is waited for as long as anything is being written:
- * drives that are slower than planned make such a step longer, and not larger. What waits is the
- * caller, and not an offer: so it can let go of its own locks, and give back what has been written.
+ * A forward pass that is faster than planned saves more than the drives have written, and would use
+ * more memory than planned. So compute waits for writes, at most until the plan has come as far:
+ * the step ends no later than planned. For a budget it waits as long as anything is being written:
+ * drives that are slower than planned make such a step longer, not larger. The caller waits in a
+ * call of its own, not in the offer, so that it can release its locks before and drain after.
  */
 #include <inttypes.h>
 
 #include "tensor/internal.h"
 
-/* Until when room is waited for, if a write that makes it is under way, or is about to be; or 0. */
+/* Until when to wait, if a write that frees memory is in flight or deferred; 0: not at all. */
 static uint64_t wait_until_ns(const struct spw_cache *cache)
 {
 	uint64_t until_ns = 0;
@@ -43,7 +43,7 @@ static void throttle(struct spw_cache *cache)
 			   cache->opts.memory_bytes);
 	else
 		spw_notice(&cache->notices, NOTICE_THROTTLE,
-			   "a forward pass is ahead of its plan: it is held back while it holds "
+			   "a forward pass is ahead of its plan: it waits while it holds "
 			   "more than the %" PRIu64 " bytes that are planned, and ends no later "
 			   "for it (see hold_ns)",
 			   spw_control__memory_bytes(control_of(cache)));

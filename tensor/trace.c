@@ -11,7 +11,7 @@ void spw_cache__trace_recompute(struct spw_cache *cache, uint64_t now_ns)
 	cache->recompute_traced_ns = now_ns;
 }
 
-/* To the model, what happens while a scope is computed again happens when that began. */
+/* In the trace, what happens during a recompute happens when that began. */
 void spw_cache__trace(struct spw_cache *cache, struct spw_trace_event *event)
 {
 	if (cache->recompute_depth > 0)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/window.c - what is read ahead, in which order and how far
+ * tensor/window.c - what is prefetched, in which order and how far
  *
  * By a plan: in the order in which the last step used what is spilled, over all stages; each as
  * soon as plan/reads.c and the memory in use now allow. Without one: the backward stage's
@@ -109,7 +109,7 @@ static void fill_in_reverse(struct spw_cache *cache)
 
 /* ---- By the plan ---- */
 
-/* Its memory has been given back: of a device also while it is still written from elsewhere. */
+/* Its token is drained: for a device also while the write from staging memory is in flight. */
 static bool is_out(const struct entry *entry)
 {
 	return entry->state == ENTRY_STORED || (entry->device && !entry->owner_held);

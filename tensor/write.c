@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tensor/write.c - writes: how they begin, are held back, are not needed any more, and end */
+/* tensor/write.c - writes: how they begin, are deferred or cancelled, and end */
 #include <errno.h>
 
 #include "tensor/internal.h"
@@ -155,8 +155,8 @@ static void *compare_main(void *argument)
 }
 
 /*
- * Written, and offered again meanwhile. Not compared by this thread, the store's: reading a large
- * tensor takes as long as many transfers, which would all wait for it. The lock is given up.
+ * Written, and offered again meanwhile. This is the store's thread: it does not compare, since that
+ * takes as long as many transfers, which would all wait. Unlocks.
  */
 static void compare_elsewhere(struct entry *entry)
 {
@@ -225,8 +225,8 @@ bool spw_cache__write_is_full(const struct spw_cache *cache, uint64_t len_bytes)
 }
 
 /*
- * A put wakes the store's thread, and cancelling it does again: for nothing, if the tensor is taken
- * next. So the last write is held back until the next call of the cache, or until some I/O ends.
+ * A put wakes the store's thread, and so does its cancellation: in vain, if the tensor is taken
+ * next. So the last write is deferred until the next call of the cache, or until some I/O ends.
  */
 int spw_cache__write_begin(struct entry *entry)
 {

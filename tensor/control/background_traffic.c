@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/control/background_traffic.c - what others move on the same drives in a step, for the
- * planner
+ * tensor/control/background_traffic.c - I/O of other users of the store in a step, for the planner
  *
- * Recorded is how much they have moved until when, in compute time as all of the step. Of a step
- * that has ended each equal part gets its share, smoothed over steps as all else is. How long the
- * step will be is not known while it is recorded: when there is no room, every second point goes.
+ * The record has how many bytes they had moved at what compute time. When a step has ended, each of
+ * its equal parts gets its share, smoothed over steps. How long the step will be is not known while
+ * it is recorded: when the record is full, every second point is dropped.
  */
 #include <math.h>
 

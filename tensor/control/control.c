@@ -54,7 +54,7 @@ static void leave_by(struct control *control, const char *what)
 	control->plan_number++;
 	control->opts.count->plan_mismatches++;
 	spw_notice(control->opts.notices, CONTROL_NOTICE_SHAPE,
-		   "%s: this step follows the fixed rule, and the next is planned anew", what);
+		   "%s: this step follows the fixed rule, and the next is replanned", what);
 }
 
 void spw_control__stage(struct control *control, uint32_t micro_batch, enum spw_stage stage)
@@ -131,7 +131,7 @@ void spw_control__offered(struct control *control, struct track *track, uint32_t
 	}
 }
 
-/* Until now scopes were only computed again from it. */
+/* So far it was only the input of scopes that may be recomputed. */
 static void saved_after_all(struct control *control, struct recorded *recorded)
 {
 	if (!recorded->plannable || control->stage != SPW_STAGE_FORWARD ||
@@ -165,7 +165,7 @@ void spw_control__taken(struct control *control, const struct track *track)
 {
 	struct recorded *recorded = spw_control__recording_of(control, track);
 
-	/* What is needed to compute again is not taken by the step. */
+	/* What a recompute takes is not a use by the step. */
 	if (!recorded || control->recomputing)
 		return;
 	spw_control__skipped_taken(control, recorded);
@@ -347,8 +347,8 @@ static void count_step(const struct control *control)
 }
 
 /*
- * A backward pass that ended early, by an error or a loss that is no number: the step says nothing
- * of the next one. Two in a row are how steps are now.
+ * A backward pass that ended early, after an error or because the loss is not finite: the step says
+ * nothing about the next one. Two in a row are how steps are now.
  */
 static bool breaks_off(struct control *control)
 {
@@ -512,7 +512,7 @@ bool spw_control__step_ended(struct control *control)
 		spw_control__budget_step_ended(control, control->shape->planned, followed);
 	spw_control__measure_step(&control->measure);
 	replaced = control->draft_of && plan_take(control) == control->shape;
-	/* Without a backward pass it was no training step, and says nothing of the next. */
+	/* Without a backward pass it was not a training step, and says nothing about the next. */
 	if (control->records && control->now.takes > 0) {
 		spw_control__wear_step_ended(control);
 		if (!followed)

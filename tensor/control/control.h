@@ -65,8 +65,8 @@ void spw_control__close(struct control *control);
 /* ---- Events: where the caller is ---- */
 
 /*
- * A step has ended. Return: whether it is to be planned anew, by spw_control__plan(): a search of
- * milliseconds, for which the next step does not wait. Its plan is taken when that has ended.
+ * A step has ended. Return: whether to call spw_control__plan(): a search of milliseconds, which
+ * the next step does not wait for. Its plan is in force after that step.
  */
 bool spw_control__step_ended(struct control *control);
 void spw_control__plan(struct control *control);
@@ -160,7 +160,7 @@ uint32_t spw_control__plan_number(const struct control *control);
 /* What the plan in force says of a tensor of this step. Return: whether it says something. */
 bool spw_control__choice(const struct control *control, const struct track *track,
 			 enum spw_plan_choice *choice);
-/* By the plan: how much of this step's tensors may be in memory for something to be read ahead. */
+/* By the plan: how much of this step's tensors may be in memory when something is prefetched. */
 uint64_t spw_control__memory_bytes(const struct control *control);
 /*
  * Until when the forward pass is to wait for writes to make room; 0: not at all. While it holds

@@ -2,17 +2,17 @@
 /*
  * tensor/control/device_clock.c - the time of a step by the clock of a device
  *
- * A host that is ahead of its device would measure its own pace. So it gives the device marks where
- * scopes begin and end, and tells later when these have come. A step takes its time from the last
- * one of its shape of which all that is known: at a mark it is the device's, and up to the next one
- * it goes on as the host does, but no further than that.
+ * A host that runs ahead of its device would measure only its own progress. So it gives the device
+ * marks where scopes begin and end, and tells later when the device reached them. A step takes its
+ * times from the last step of its shape whose marks are all known: at a mark the time is the
+ * device's, and between two marks it advances with the host's, up to the next mark.
  *
- * The first plan waits for such a step: by the host's times all of a step would be over at once,
- * and there would be no time for drives.
+ * The first plan waits for such a step: by the host's times the whole step would be over at once,
+ * and would leave no time for the drives.
  */
 #include "tensor/control/internal.h"
 
-/* A mark is known by its step, and its number in that from 1 on. */
+/* A mark is known by its step, and its number in that, which begins at 1. */
 #define STEP_SHIFT 32u
 
 static struct device_clock *device_clock_of(struct control *control, uint32_t step)

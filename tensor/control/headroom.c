@@ -3,24 +3,24 @@
  * tensor/control/headroom.c - how far the figures are trusted: what one step says of the next plan
  *
  * The planner leaves no time and no memory unused, and a step is never exactly like the last. So a
- * part of either is left out of the plan: a headroom. It grows by what a step exceeded its plan by,
- * and half of it is given back after a number of steps that did not; that number doubles each time
- * that it was needed after all.
+ * part of either is left out of the plan: the headroom. It grows by what a step exceeded its plan
+ * by, and it is halved after a number of steps that did not; that number doubles each time that it
+ * was needed after all.
  *
  * One late step may be an accident: it counts for what two like steps differ by, or not at all
  * where a timeline or a bandwidth that has changed explains it. The next one soon after says what
- * is missing. A peak above the budget is no accident.
+ * is missing. A peak above the budget counts at once.
  */
 #include "tensor/control/internal.h"
 
 /*
- * A plan is made anew where its timeline or a bandwidth has changed by more: what two like steps
- * differ by, and what they measure of the drives.
+ * Replan where the timeline or a bandwidth has changed by more than this, by which two equal steps,
+ * and what they measure of the drives, may differ.
  */
 #define TIMELINE_DRIFT  0.05
 #define BANDWIDTH_DRIFT 0.1
 
-/* After a stall no plan writes more than the one that stalled, for so many steps without one. */
+/* After a stall no plan writes more than the one that stalled, until this many steps have none. */
 #define CALM_STEPS 4u
 
 /* ---- Margins ---- */
@@ -62,8 +62,8 @@ static void at_most(uint64_t *figure, uint64_t before)
 }
 
 /*
- * What has been measured. Only, a step that has stalled is no proof that the drives are faster than
- * was thought: it may have read little at a time, and they let that through as a burst.
+ * What has been measured, except that a step that stalled does not prove the drives to be faster
+ * than assumed: it may have read little at a time, which they served as a burst.
  */
 struct spw_plan_drives spw_control__headroom_believed(const struct control *control)
 {

@@ -27,15 +27,16 @@
 
 /*
  * Steps before a headroom is halved, at first. Of time: at most one in twenty is late because of
- * that. Of memory sooner: the first plans, which know least, exceed the budget most, and what they
- * leave behind is memory that nobody uses. As the number doubles, log2(n / 4) of n steps are above.
+ * that. Of memory sooner: the first plans, which know least, exceed the budget most, and the
+ * headroom that they leave behind is memory that stays unused. As the number doubles, log2(n / 4)
+ * of n steps are above.
  */
 #define TIME_PATIENCE_STEPS   20u
 #define MEMORY_PATIENCE_STEPS 4u
 
 /*
- * Times are of compute: since the step began, less all time in which some take waited for I/O, or
- * something was computed again.
+ * Times are compute time: since the step began, less all time in which some take waited for I/O or
+ * the caller recomputed something.
  */
 struct recorded {
 	uint64_t bytes;
@@ -53,7 +54,7 @@ struct recorded {
 	bool stored;       /* the drives alone have its bytes */
 	bool skipped;      /* with its scope: this step has no such tensor */
 	bool no_recompute; /* another scope saves or needs it, too */
-	bool is_input;     /* some scope is computed again from it */
+	bool is_input;     /* of a scope that may be recomputed */
 	bool only_input;   /* and none has saved it: it has no place */
 };
 
@@ -71,7 +72,7 @@ struct recorded_scope {
 	uint64_t bytes;     /* of these */
 	uint32_t first;     /* of its tensors in members */
 	uint32_t matched;   /* the scope of a reference that varies, or NO_SCOPE */
-	uint32_t input;     /* that it is computed again from; NO_TENSOR: that cannot be done */
+	uint32_t input;     /* that it is recomputed from; NO_TENSOR: it cannot be recomputed */
 	uint64_t saved_ns;  /* something was saved in it for the last time */
 	bool has_scopes;    /* inside */
 	bool skipped;       /* in this step: recorded as in the reference */
@@ -127,7 +128,7 @@ struct wear {
 
 /* How many bytes others have moved, and until when; see background_traffic.c. */
 #define FLOW_POINTS 256u
-/* A step is told to the planner in so many parts. */
+/* The planner gets a step in this number of equal parts. */
 #define FLOW_PARTS 32u
 
 struct background_point {
@@ -176,7 +177,9 @@ struct plan {
 	enum spw_plan_choice *choices;
 	uint64_t *read_from_ns;
 	uint64_t *throttle_ns; /* of each tensor: what compute is to wait before it is saved */
-	/* when each tensor is first needed, also to compute a scope again; those needed, by that */
+	/*
+	 * when each tensor is first needed, by a take or a recompute; those needed, in that order
+	 */
 	uint64_t *use_ns;
 	uint32_t *use_order;
 	uint32_t use_count;
@@ -196,7 +199,7 @@ struct shape {
 	struct device_clock device_clock; /* of the last step of which it is known */
 	struct plan plan;
 	struct headroom memory; /* of the budget */
-	uint64_t stalled_bytes; /* a plan that wrote so many has stalled; 0: long ago */
+	uint64_t stalled_bytes; /* written by the last plan that stalled; 0: none recently */
 	uint32_t calm_steps;    /* since then */
 	double flows[FLOW_PARTS][DIRECTIONS]; /* bytes of others, smoothed */
 	bool planned;
@@ -256,15 +259,15 @@ struct control {
 	uint64_t charged_ns;  /* compute time that scopes have been given */
 	uint64_t event_ns;    /* of the last tensor packed, used or released */
 	uint64_t began_ns;    /* wall */
-	uint64_t waited_ns;   /* some take waited for I/O, a device did, or compute was held back */
+	uint64_t waited_ns;   /* some take waited for I/O, a device did, or compute was throttled */
 	uint64_t compute_ns_min; /* when a device told how long: compute time never goes back */
 	uint64_t marked_ns;      /* of the host, at the last mark */
 	uint64_t waiting_since_ns;
-	uint32_t waiting;      /* takes, and who is held back */
-	uint64_t throttled_ns; /* of waited_ns: held back */
-	bool recomputing;      /* the caller computes again */
+	uint32_t waiting;      /* takes, and throttled threads */
+	uint64_t throttled_ns; /* of waited_ns: throttled */
+	bool recomputing;      /* the caller does */
 	uint64_t recompute_since_ns, recompute_ns;
-	/* no compute of the step: while some take waits, or something is computed again */
+	/* reasons why compute time stands still: takes that wait, a recompute */
 	uint32_t away;
 	uint64_t away_since_ns, away_ns;
 	/* in memory: now; the most in this step; now, of tensors of earlier steps */
@@ -287,7 +290,7 @@ struct control {
 	uint64_t due_ns;          /* of steps like this one when they last offered something, */
 	uint64_t due_throttle_ns; /* and how long compute is to wait until then */
 	uint32_t read_next;       /* of the plan's order of use: all before it need not be read */
-	uint32_t recompute_next;  /* and no scope is computed again for any before it */
+	uint32_t recompute_next;  /* and no scope is recomputed for any before it */
 	uint32_t offer_next;      /* of the reference: all before it have been offered */
 	uint32_t *slots; /* of each tensor of the reference; NO_SLOT: not offered yet; GONE_SLOT */
 	/* kept by the plan, but spilled in this step to measure the drives; or NO_TENSOR */
@@ -369,7 +372,7 @@ struct recorded *spw_control__recording_offer(struct control *control, struct tr
 					      enum spw_cache_hint hint);
 void spw_control__recording_take(struct control *control, struct recorded *recorded);
 void spw_control__recording_release(struct control *control, struct recorded *recorded);
-/* Something was saved in the present scope; @recorded, as what it is computed again from. */
+/* Something was saved in the present scope; @recorded as the input that it is recomputed from. */
 void spw_control__recording_saved(struct control *control);
 void spw_control__recording_input(struct control *control, struct recorded *recorded);
 /* The step's compute stands still from here on; or goes on, if nothing else holds it. */
@@ -387,8 +390,8 @@ void spw_control__reference_replace(struct recording *reference, struct recordin
 /* A plan has been made of it. */
 void spw_control__reference_planned(struct recording *reference);
 /*
- * The tensor of the reference at the same place; of one that has no place, what the scope was
- * computed again from there. Or NO_TENSOR.
+ * The tensor of the reference at the same place; for one without a place, the input that the scope
+ * is recomputed from. Or NO_TENSOR.
  */
 uint32_t spw_control__reference_place(const struct recording *reference,
 				      const struct recorded *recorded);
@@ -434,7 +437,7 @@ bool spw_control__skipped_fits(const struct control *control);
 
 /* The plan is followed from its beginning. */
 void spw_control__cursor_begin(struct control *control);
-/* The tensor that only a scope is computed again from. */
+/* The tensor is only the input of a scope. */
 void spw_control__cursor_input(struct control *control, struct recorded *recorded);
 /* Return: in which way the step is not the one that was planned for; NULL: it is, or none was. */
 const char *spw_control__cursor_scope(struct control *control, uint32_t number);
@@ -472,7 +475,7 @@ struct spw_plan_drives spw_control__headroom_believed(const struct control *cont
 uint64_t spw_control__headroom_mixed(const struct spw_plan_drives *drives);
 /* What the next plan may write: for @wear, and after a stall; 0: no limit. */
 uint64_t spw_control__headroom_written_max(const struct shape *shape, uint64_t wear);
-/* The step went by its plan. Return: whether, and why, to plan anew. */
+/* The step followed its plan. Return: whether, and why, to replan. */
 enum plan_reason spw_control__headroom_step_ended(struct control *control);
 
 /* ---- budget.c ---- */
@@ -535,11 +538,11 @@ void spw_control__wear_planned(struct control *control, const struct plan *plan)
 
 /* ---- recompute.c ---- */
 
-/* It can be computed again, as far as the caller has said. */
+/* Whether the scope can be recomputed, as far as the caller has said. */
 bool spw_control__recompute_scope_may(const struct recorded_scope *scope);
-/* So can some scope of the reference. */
+/* Whether some scope of the reference can. */
 bool spw_control__recompute_may(const struct recording *reference);
-/* As spw_plan(), with all that may be computed again. */
+/* As spw_plan(), with all scopes that may be recomputed. */
 int spw_control__recompute_plan(struct asked *asked, const struct spw_plan_step *step,
 				struct plan *plan);
 /* The choices have been changed: what they lead to. */

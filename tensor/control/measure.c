@@ -13,11 +13,11 @@
 #define SLOPE_VARIANCE_MIN 0.05
 #define SLOPE_RATE_MAX     4
 
-/* A bandwidth that rises is believed after so many steps, at first: one may be a burst. */
+/* A higher bandwidth is believed after this many steps, at first: one may be a burst. */
 #define RISE_STEPS 2u
-/* It holds if it does for so many times as long. */
+/* It is kept if it lasts for this many times as long. */
 #define RISE_HELD 4u
-/* And to so many times what it was: then it is believed again, or not. */
+/* It is raised to at most this many times what it was, and then has to last again. */
 #define RISE_RATIO_MAX 2.0
 
 /* What is worse by more times is far off, as one accident is: the next step has to say so, too. */

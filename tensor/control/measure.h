@@ -67,7 +67,7 @@ struct flow {
 /* How far a bandwidth is believed. */
 struct trust {
 	double lowest;   /* of the steps in which it was much higher, */
-	uint32_t higher; /* so many in a row */
+	uint32_t higher; /* their number, in a row */
 	uint32_t needed; /* until it is believed; 0: as many as at first */
 	uint32_t held;   /* steps since it was; 0: long ago, or it fell again */
 	bool low;        /* the last step was far below, and not believed */

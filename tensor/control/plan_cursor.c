@@ -2,8 +2,8 @@
 /*
  * tensor/control/plan_cursor.c - a plan is carried out: how far the step is, and what is read next
  *
- * Place for place each tensor has the size that it had, or the step has left its plan: it goes on
- * by the fixed rule, within the memory that it has held already, and is planned for anew.
+ * If a tensor does not have the size that the plan has at its place, the step has left its plan: it
+ * goes on by the fixed rule, within the memory that it has used so far, and is replanned.
  */
 #include "tensor/control/internal.h"
 
@@ -14,7 +14,7 @@
 #define CHUNKS_IN_FLIGHT 4u /* of each drive */
 #define READS_IN_FLIGHT  2u
 
-/* One of so many of the memory saved may be used to make up for a stall. */
+/* The part, one in this number, of the saved memory that may be used to make up for a stall. */
 #define HURRY_PARTS 4u
 
 bool spw_control__follows_plan(const struct control *control)
@@ -66,7 +66,7 @@ static uint64_t next_offer_ns(struct control *control)
 		       : UINT64_MAX;
 }
 
-/* When the plan next computes a scope again; UINT64_MAX: it does not any more. */
+/* When the plan next recomputes a scope; UINT64_MAX: not in this step. */
 static uint64_t next_recompute_ns(struct control *control)
 {
 	const struct plan *plan = &control->shape->plan;

@@ -8,8 +8,9 @@
 #include "plan/internal.h"
 
 /*
- * A plan that spills nothing measures nothing. Every so many steps one tensor is spilled that would
- * come back in time; if so many times none would, then, and ever more seldom, the smallest.
+ * A plan that spills nothing measures nothing. Every PROBE_STEPS steps it spills a tensor that
+ * would be back in time. If there has been none for PROBE_STEPS such attempts, it spills the
+ * smallest, and does so less and less often.
  */
 #define PROBE_STEPS 8u
 
@@ -163,7 +164,7 @@ static int by_use(const void *a, const void *b)
 	return (one->ns > other->ns) - (one->ns < other->ns);
 }
 
-/* The first use of each, UINT64_MAX: none; as by the scope that is computed again from it. */
+/* The first use of each, also as the input of a recompute; UINT64_MAX: none. */
 static void find_uses(const struct asked *asked, const struct spw_plan_step *step,
 		      struct plan *plan)
 {

@@ -77,8 +77,8 @@ static int by_begin(const void *a, const void *b)
 }
 
 /*
- * From when on tensors are read, in compute time. What is computed again and what is waited for is
- * none; both may be at once.
+ * When the read of each tensor may begin, in compute time. Time that is recomputed or waited is not
+ * compute time; both may be at once.
  */
 static void time_reads(struct plan *plan, const struct spw_plan_span spans[], uint32_t count)
 {

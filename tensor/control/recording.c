@@ -307,7 +307,7 @@ void spw_control__recording_release(struct control *control, struct recorded *re
 	recorded->release_ns = event_ns(control);
 }
 
-/* ---- Computing again ---- */
+/* ---- Recompute ---- */
 
 void spw_control__recording_saved(struct control *control)
 {

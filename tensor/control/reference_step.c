@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/control/reference_step.c - what plans are made from: a recording, smoothed over steps like
- * it
+ * tensor/control/reference_step.c - the step that plans are made from, smoothed over equal steps
  *
  * Figures that change little are averaged; what changes much replaces what was.
  */
@@ -34,7 +33,7 @@ static void merge_tensor(struct recorded *to, const struct recorded *from, bool 
 
 	to->pack_ns = mix(to->pack_ns, from->pack_ns, all);
 	to->use_ns = mix(to->use_ns, from->use_ns, all);
-	/* What a scope is computed again from is held for that alone: by the plan, not the step. */
+	/* The input of a recompute is kept for that alone: by the plan, not by the step. */
 	if (!from->is_input || from->takes > 0)
 		to->release_ns = mix(to->release_ns, from->release_ns, all);
 	else
@@ -68,7 +67,7 @@ static void merge_unplanned(struct recording *reference, const struct recording 
 	}
 }
 
-/* The tensor that a scope is computed again from, as the reference numbers them. */
+/* The input that a scope is recomputed from, as the reference numbers tensors. */
 static void merge_input(struct recorded_scope *to, const struct recording *now, uint32_t input)
 {
 	if (input == NO_TENSOR)
@@ -93,7 +92,7 @@ void spw_control__reference_merge(struct recording *reference, const struct reco
 	for (uint32_t i = 0; i < now->count; i++) {
 		const struct recorded *from = &now->tensors[i];
 
-		/* One that is offered anew for a later scope says nothing of when it was. */
+		/* A tensor that another scope offers now says nothing about when it was offered. */
 		if (from->matched != NO_TENSOR &&
 		    from->scope == reference->tensors[from->matched].scope)
 			merge_tensor(&reference->tensors[from->matched], from, replace);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/control/throttle.c - whether a forward pass holds more than it may, and how long it is to
- * wait
+ * tensor/control/throttle.c - whether a forward pass has to wait for writes, and until when
  *
  * Time that is waited counts as neither compute nor stall: the next plan is for the step as fast as
  * it is.
@@ -37,7 +36,7 @@ uint64_t spw_control__throttle_ended(struct control *control, uint64_t began_ns)
 {
 	uint64_t ns = spw_since_ns(began_ns, control->opts.clock_ns());
 
-	/* First: the wait is no stall. */
+	/* First: the wait is not a stall. */
 	control->throttled_ns += ns;
 	(void)spw_control__wait_ended(control);
 	return ns;

@@ -16,7 +16,7 @@
 #define DAY_NS  86400e9
 #define HOUR_NS 3600e9
 
-/* A plan is made anew where a step's share of the cap has changed by more. */
+/* Replan where a step's share of the cap has changed by more. */
 #define SHARE_DRIFT 0.05
 
 void spw_control__wear_open(struct control *control)
@@ -80,7 +80,7 @@ void spw_control__wear_step_ended(struct control *control)
 	control->wear.external_bytes = 0;
 }
 
-/* For the planner, to which 0 is no limit. */
+/* For the planner, where 0 means no limit. */
 uint64_t spw_control__wear_step_bytes(const struct control *control)
 {
 	const struct recording *reference = &control->shape->reference;

@@ -27,6 +27,7 @@ COVERED = ("*.md", "examples/*.md", "docs/*.md", "docs/*.[13]",
            "python/hooks/*.[ch]", "tools/**/*.[ch]",
            "alloc/*.[ch]", "drives/*.[ch]", "drives/vfio/*.[ch]", "layout/*.[ch]", "state/*.[ch]",
            "plan/*.[ch]", "include/spillway/*.h", "store/*.[ch]",
+           "tensor/*.[ch]", "tensor/control/*.[ch]",
            "simstore/*.[ch]", "status/*.[ch]",
            "tests/*.sh", "tests/*/*.sh", "tests/*/*.py", "tests/*/*.[ch]")
 # Old releases are not rewritten; generated pages repeat the words of their sources; the test of
