@@ -17,7 +17,7 @@ static inline void model_check_place(const struct model *model, const struct ent
 {
 	const struct control *control = entry->cache->control;
 	const struct recorded *recorded = spw_control__recording_of(control, &entry->track);
-	const struct recording *basis = &control->shape->basis;
+	const struct recording *reference = &control->shape->reference;
 
 	if (!recorded || entry->state == ENTRY_DEAD)
 		return;
@@ -29,9 +29,9 @@ static inline void model_check_place(const struct model *model, const struct ent
 		return;
 	model_require(model,
 		      (control->shape->planned || control->shape->varies) &&
-			      recorded->matched < basis->count &&
-			      basis->tensors[recorded->matched].plannable &&
-			      basis->tensors[recorded->matched].bytes == entry->len_bytes &&
+			      recorded->matched < reference->count &&
+			      reference->tensors[recorded->matched].plannable &&
+			      reference->tensors[recorded->matched].bytes == entry->len_bytes &&
 			      control->slots[recorded->matched] == recorded->slot &&
 			      control->slots[recorded->matched] != GONE_SLOT,
 		      "a recorded tensor and the plan differ");
