@@ -36,6 +36,7 @@ static int take_members(struct spw_candidate *candidates, unsigned count, struct
 		out->superblocks[out->count++] = by_index[i]->superblock;
 		by_index[i]->device = NULL;
 	}
+	SPW_ASSERT(out->count > 0 && out->count <= count);
 	return 0;
 }
 
@@ -98,6 +99,7 @@ int spw_drives__assemble_some(const char *const paths[], unsigned count, bool re
 
 int spw_drives__assembly_missing_error(const struct spw_assembly *assembly)
 {
+	SPW_ASSERT(assembly->missing > 0 && assembly->missing_error < 0);
 	return spw_error(assembly->missing_error, "%s", assembly->missing_words);
 }
 
@@ -140,6 +142,7 @@ static int keep_from_machines(const struct spw_device *device)
 static void unlock_partition(const struct spw_assembly *assembly, unsigned partition,
 			     unsigned drives)
 {
+	SPW_ASSERT(drives <= assembly->count);
 	while (drives-- > 0) {
 		uint64_t offset =
 			spw_layout__partition_offset(&assembly->superblocks[drives], partition);
@@ -170,6 +173,7 @@ static int verify_unchanged(const struct spw_assembly *assembly, unsigned index)
 			"%s: another process has just written over its superblock: %s; check "
 			"the store",
 			path, superblocks.foreign);
+	SPW_ASSERT(place < SPW_PLACES);
 	now = &superblocks.places[place].superblock;
 	if (now->sequence != before->sequence ||
 	    memcmp(now->store_uuid, before->store_uuid, sizeof(now->store_uuid)) != 0)
@@ -213,6 +217,7 @@ int spw_drives__assembly_claim(struct spw_assembly *assembly, unsigned partition
 	struct spw_loops *loops = NULL;
 	int rc;
 
+	SPW_ASSERT(!assembly->share && partition < store.partition_count);
 	(void)spw_layout__uuid_text(assembly->superblocks[0].store_uuid, store.uuid);
 	rc = spw_drives__share_open(assembly->devices, assembly->count, &store, log,
 				    &assembly->share);

@@ -40,6 +40,7 @@ void spw_drives__candidates_close_devices(struct spw_device *const devices[], un
 {
 	struct spw_vfio_hold *hold = spw_vfio__hold_open(devices, count);
 
+	SPW_ASSERT(count <= SPW_DRIVES_MAX);
 	for (unsigned i = 0; i < count; i++) {
 		if (devices[i] && devices[i]->fd >= 0)
 			spw_fork_remove(devices[i]->fd);
@@ -52,6 +53,7 @@ void spw_drives__candidates_close_devices(struct spw_device *const devices[], un
 
 static void note_fault(struct spw_candidate *candidate, int rc)
 {
+	SPW_ASSERT(rc <= 0);
 	if (rc == 0 || candidate->fault != 0)
 		return;
 	candidate->fault = rc;
@@ -65,6 +67,7 @@ static int no_superblock_error(const struct spw_candidate *candidate)
 		   *last = superblocks->places[SPW_PLACE_LAST].why;
 	const char *path = candidate->path;
 
+	SPW_ASSERT(superblocks->chosen < 0);
 	switch (superblocks->chosen) {
 	case -EMEDIUMTYPE:
 		return spw_error(-EMEDIUMTYPE,
@@ -90,6 +93,7 @@ static int verify_against_device(const struct spw_candidate *candidate)
 	const struct spw_geometry *geometry = spw_device_geometry(candidate->device);
 	const struct spw_superblock *sb = &candidate->superblock;
 
+	SPW_ASSERT(candidate->contents.superblocks.chosen >= 0);
 	if (geometry->size_bytes < sb->device_bytes)
 		return spw_error(
 			-ENOSPC,
@@ -130,6 +134,7 @@ static void warn_of_damage(const struct spw_candidate *candidate, const struct s
 	const struct spw_superblocks *superblocks = &candidate->contents.superblocks;
 	const struct spw_place_content *bad = &superblocks->places[SPW_PLACE_FIRST];
 
+	SPW_ASSERT(superblocks->chosen >= 0 && superblocks->copies_good >= 1);
 	if (superblocks->copies_good == 2)
 		return;
 	if (superblocks->chosen == SPW_PLACE_FIRST)
@@ -168,6 +173,7 @@ static int first_fault(const struct spw_candidate *candidates, unsigned count)
 int spw_drives__candidates_read(struct spw_candidate *candidates, unsigned count,
 				const struct spw_log *log)
 {
+	SPW_ASSERT(count > 0 && count <= SPW_DRIVES_MAX);
 	spw_drives__safety_prepare();
 	spw_parallel(count, "drives are examined", look_into, candidates, log);
 	return first_fault(candidates, count);
@@ -226,6 +232,7 @@ static const struct spw_candidate *representative(const struct spw_candidate *ca
 			best = &candidates[i];
 		}
 	}
+	SPW_ASSERT(!best->absent && best_votes > 0);
 	return best;
 }
 
@@ -276,6 +283,7 @@ static int missing_error(const struct spw_candidate *member,
 		}
 	if (*missing == 0)
 		return 0;
+	SPW_ASSERT(*missing < sb->drive_count && !by_index[first]);
 	if (*missing > 1)
 		(void)snprintf(more, sizeof(more), ", and %u more", *missing - 1);
 	return spw_error(
@@ -299,6 +307,7 @@ static int verify_set(const struct spw_candidate *candidates, unsigned count, un
 		rc = verify_member(&candidates[i], of);
 		if (rc != 0)
 			return rc;
+		SPW_ASSERT(index < candidates[i].superblock.drive_count);
 		if (by_index[index])
 			return spw_error(-ENOTUNIQ,
 					 "%s and %s are both drive %u of the store: one is a copy "

@@ -80,6 +80,7 @@ int spw_claim(const char *path, const struct spw_log *log, struct spw_device **d
 		int rc = claim_now(path, log, device, &held);
 
 		if (rc == 0) {
+			SPW_ASSERT(!(*device)->claimed && !(*device)->read_only);
 			(*device)->claimed = true;
 			return 0;
 		}

@@ -14,6 +14,7 @@
 void spw_drives__commit_place(const struct spw_superblock *sb, uint32_t partition,
 			      struct spw_commit_place *place)
 {
+	SPW_ASSERT(partition < sb->partition_count);
 	memcpy(place->store_uuid, sb->store_uuid, sizeof(place->store_uuid));
 	place->partition = partition;
 	place->drive_count = sb->drive_count;
@@ -29,6 +30,7 @@ static int read_slot(const struct spw_device *device, const struct spw_superbloc
 	struct spw_commit_place place;
 	int rc;
 
+	SPW_ASSERT(slot < SPW_COMMIT_SLOTS);
 	*why = "it cannot be read";
 	if (!buf)
 		return -ENOMEM;
@@ -124,6 +126,7 @@ int spw_drives__commits_forked_error(const struct spw_assembly *assembly,
 {
 	int last = spw_drives__commits_newest(found);
 
+	SPW_ASSERT(found->forked && last >= 0);
 	return spw_error(
 		-EUCLEAN,
 		"%s has commit %llu, and %s has commit %llu, which were made without each other: "
@@ -149,6 +152,7 @@ static uint64_t find_forks(const struct spw_assembly *assembly, const struct new
 	int last = spw_drives__commits_newest(found);
 	uint64_t members = last < 0 ? 0 : found->commits[last].members, mask = 0;
 
+	SPW_ASSERT(!found->forked);
 	for (uint32_t i = 0; members && i < assembly->count; i++)
 		if (newest[i].members && !(newest[i].members & members)) {
 			mask |= UINT64_C(1) << i;
@@ -212,10 +216,11 @@ bool spw_drives__commits_may_lack(const struct spw_commits_found *found)
 
 bool spw_drives__commits_is_kept(const struct spw_commits_found *found, int slot)
 {
-	const struct spw_commit *last = &found->commits[spw_drives__commits_newest(found)];
+	int last = spw_drives__commits_newest(found);
 
-	return found->there[slot] && last->has_previous &&
-	       last->previous == found->commits[slot].number;
+	SPW_ASSERT(last >= 0 && slot >= 0 && slot < (int)SPW_COMMIT_SLOTS);
+	return found->there[slot] && found->commits[last].has_previous &&
+	       found->commits[last].previous == found->commits[slot].number;
 }
 
 int spw_committed(const char *const paths[], unsigned count, uint32_t partition,

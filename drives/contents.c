@@ -23,6 +23,7 @@ static void add_text(struct spw_contents *contents, const char *text)
 {
 	size_t used = strlen(contents->text);
 
+	SPW_ASSERT(used < sizeof(contents->text));
 	(void)snprintf(contents->text + used, sizeof(contents->text) - used,
 		       used > 0 ? ", %s" : "%s", text);
 }
@@ -41,6 +42,7 @@ static void describe_store(struct spw_contents *contents)
 	} else if (superblocks->chosen < 0) {
 		contents->store = false;
 	} else {
+		SPW_ASSERT(superblocks->chosen < SPW_PLACES);
 		sb = &superblocks->places[superblocks->chosen].superblock;
 		(void)snprintf(text, sizeof(text), "%sspillway store %s, drive %u of %u",
 			       sb->complete ? "" : "unfinished ",
@@ -110,6 +112,7 @@ int spw_drives__carries_error(const char *path, const struct spw_contents *conte
 {
 	const char *article = strchr("aeioux", contents->text[0]) ? "an" : "a";
 
+	SPW_ASSERT((contents->store || contents->foreign) && contents->text[0] != '\0');
 	return spw_error(-EEXIST,
 			 "%s: carries %s %s; use --force to overwrite it, or name another device",
 			 path, article, contents->text);

@@ -84,6 +84,7 @@ static int write_copy(const struct spw_device *device, const struct spw_superblo
 	uint8_t *buf = spw_engine__device_buffer(device, span.len_bytes);
 	int rc;
 
+	SPW_ASSERT(span.inside_bytes + SPW_SUPERBLOCK_BYTES <= span.len_bytes);
 	if (!buf)
 		return -ENOMEM;
 	if (sb) {
@@ -119,6 +120,7 @@ static int zero_range(const struct format_run *run, const struct spw_candidate *
 
 	if (from_bytes >= to_bytes)
 		return 0;
+	SPW_ASSERT(to_bytes <= target->device->geometry.size_bytes);
 	rc = spw_engine__device_write_zeroes(spw_drives__claimed(target->device), from_bytes,
 					     to_bytes - from_bytes);
 	if (rc != -EOPNOTSUPP)
@@ -150,6 +152,9 @@ static int zero_reserved_areas(const struct format_run *run, struct spw_candidat
 	uint64_t size_bytes = spw_device_geometry(target->device)->size_bytes;
 	int rc = zero_range(run, target, first.len_bytes, sb->data_offset_bytes);
 
+	SPW_ASSERT(first.len_bytes <= sb->data_offset_bytes &&
+		   last.offset_bytes >=
+			   sb->device_bytes - SPW_LAYOUT_RESERVED_BYTES); /* FORMAT-4 */
 	if (rc == 0)
 		rc = zero_range(run, target, sb->device_bytes - SPW_LAYOUT_RESERVED_BYTES,
 				last.offset_bytes);
@@ -174,6 +179,8 @@ static int erase_signature(const struct spw_candidate *target,
 			target->path, signature->what);
 	start = spw_round_down(signature->offset_bytes, unit);
 	len = spw_round_up(signature->offset_bytes + signature->len_bytes, unit) - start;
+	SPW_ASSERT(start <= signature->offset_bytes &&
+		   start + len >= signature->offset_bytes + signature->len_bytes);
 	buf = spw_engine__device_buffer(target->device, len);
 	if (!buf)
 		return -ENOMEM;
@@ -250,6 +257,7 @@ static int write_store(const struct format_run *run)
 	if (rc == 0)
 		rc = clear_all(run); /* FORMAT-4 */
 	for (unsigned i = 0; rc == 0 && i < run->count; i++) {
+		SPW_ASSERT(!run->targets[i].superblock.complete); /* FORMAT-3 */
 		run->targets[i].superblock.complete = true;
 		run->targets[i].superblock.sequence++;
 	}
@@ -287,6 +295,7 @@ static int refuse_committed(const struct spw_candidate *target)
 {
 	const struct spw_superblocks *superblocks = &target->contents.superblocks;
 
+	SPW_ASSERT(target->device && superblocks->chosen < SPW_PLACES);
 	if (superblocks->chosen < 0)
 		return 0;
 	return spw_drives__committed_refuse(target->device,
@@ -379,6 +388,7 @@ static int plan_store(const struct format_run *run, struct spw_superblock *store
 
 	if (rc == 0)
 		rc = random_uuid(store->store_uuid);
+	SPW_ASSERT(run->count > 0 && run->count <= SPW_DRIVES_MAX);
 	store->features_incompatible = SPW_FEATURE_COMMITS;
 	store->drive_count = run->count;
 	store->block_bytes = SPW_LAYOUT_BLOCK_BYTES;
@@ -405,6 +415,7 @@ static int plan_drive(struct spw_candidate *target, const struct spw_superblock 
 	const struct spw_geometry *geometry = spw_device_geometry(target->device);
 	int rc;
 
+	SPW_ASSERT(index < store->drive_count && !store->complete);
 	target->superblock = *store;
 	target->superblock.drive_index = index;
 	target->superblock.logical_block_bytes = geometry->logical_block_bytes;
@@ -480,6 +491,7 @@ static void forget_partitions(const char *path, const struct spw_log *log)
 
 static int release(const struct format_run *run, struct spw_candidate *target)
 {
+	SPW_ASSERT(target->device->claimed && target->superblock.complete); /* FORMAT-6 */
 	/* Open until read back: no other process can take it, and opening resets it. */
 	if (spw_device_geometry(target->device)->kind == SPW_DEVICE_VFIO) {
 		(void)spw_device_unlock(target->device, 0, 0);
@@ -591,6 +603,7 @@ static int wipe_target(const struct format_run *run, struct spw_candidate *targe
 	int chosen = target->contents.superblocks.chosen;
 	int rc = 0;
 
+	SPW_ASSERT(chosen >= SPW_PLACE_FIRST && chosen < SPW_PLACES);
 	discard_data(target, run->log);
 	for (int place = SPW_PLACE_FORMER_LAST; rc == 0 && place >= SPW_PLACE_FIRST; place--)
 		if (place != chosen)

@@ -152,6 +152,7 @@ static int has_users(const char *subject, const struct stat *st)
 	bool is_device = S_ISBLK(st->st_mode);
 	int found = is_device ? ask_table("/proc/self/mountinfo", is_mount_of, &question) : 0;
 
+	SPW_ASSERT(is_device || S_ISREG(st->st_mode));
 	if (found > 0)
 		return spw_error(-EBUSY, "%s is mounted on %s; unmount it, or name another device",
 				 subject, question.answer);
@@ -308,6 +309,7 @@ static int file_locked(const char *path, const struct spw_relative *file)
 	struct question question = {.st = file->st};
 	int rc = file_locked_by_name(file);
 
+	SPW_ASSERT(S_ISREG(file->st.st_mode));
 	if (rc == -ESTALE)
 		rc = ask_table("/proc/locks", is_lock_on, &question);
 	return rc > 0 ? spw_error(-EBUSY,

@@ -56,6 +56,7 @@ bool spw_drives__opener_find(const struct stat *st, int but_fd, char *words, siz
 	bool found = false;
 	char command[32];
 
+	SPW_ASSERT(len > 0);
 	while (proc && !found && (entry = readdir(proc)) != NULL) {
 		if (!isdigit((unsigned char)entry->d_name[0]) ||
 		    !process_has(entry->d_name, st, but_fd))

@@ -69,6 +69,7 @@ static int visit_with_kin(const struct walk *walk, struct spw_relative *relative
 	struct spw_relative shown = {.words = words};
 	int rc;
 
+	SPW_ASSERT(S_ISBLK(relative->st.st_mode) || S_ISREG(relative->st.st_mode));
 	relative->loops = walk->loops;
 	if (S_ISBLK(relative->st.st_mode))
 		relative->name = spw_drives__sysfs_folder(number, own_folder)

@@ -16,6 +16,7 @@
 static void note_first(struct spw_residue *residue, const uint8_t *buf, size_t at, size_t len,
 		       uint64_t offset_bytes)
 {
+	SPW_ASSERT(at < len && buf[at] != 0 && residue->bytes_count == 0);
 	residue->found = true;
 	residue->offset_bytes = offset_bytes + at;
 	while (residue->bytes_count < SPW_RESIDUE_SHOWN_BYTES && at < len)
@@ -25,6 +26,7 @@ static void note_first(struct spw_residue *residue, const uint8_t *buf, size_t a
 static int read_range(const struct spw_device *device, uint8_t *buf, uint64_t from_bytes,
 		      uint64_t to_bytes, struct spw_residue *residue, uint64_t *not_zero)
 {
+	SPW_ASSERT(to_bytes <= device->geometry.size_bytes);
 	while (from_bytes < to_bytes) {
 		size_t len = SPW_MIN(to_bytes - from_bytes, PIECE_BYTES);
 		int rc = spw_device_pread(device, buf, len, from_bytes);
@@ -65,6 +67,8 @@ int spw_drives__residue_error(const char *path, const struct spw_residue *residu
 {
 	char hex[SPW_RESIDUE_SHOWN_BYTES * 3 + 1] = "", text[SPW_RESIDUE_SHOWN_BYTES + 1] = "";
 
+	SPW_ASSERT(residue->found && residue->bytes_count > 0 &&
+		   residue->bytes_count <= SPW_RESIDUE_SHOWN_BYTES);
 	for (unsigned i = 0; i < residue->bytes_count; i++) {
 		(void)snprintf(hex + 3 * i, 4, "%02x ", residue->bytes[i]);
 		text[i] = residue->bytes[i] >= ' ' && residue->bytes[i] <= '~'
@@ -105,6 +109,7 @@ int spw_drives__residue_sample(const struct spw_device *device, struct spw_resid
 			      spw_round_down(span_bytes / (2 * SPW_RESIDUE_SAMPLES) * (2 * i + 1),
 					     geometry->logical_block_bytes);
 
+		SPW_ASSERT(at + len <= geometry->size_bytes - SPW_RESIDUE_END_BYTES);
 		samples->taken++;
 		if (spw_device_pread(device, buf, len, at) != 0)
 			samples->unreadable++;

@@ -68,6 +68,7 @@ unsigned spw_drives__safety_partitions(const char *path, char *names, size_t len
 	struct name_list list = {.text = names, .len = len};
 	struct stat st;
 
+	SPW_ASSERT(len > 0);
 	names[0] = '\0';
 	if (stat_node(path, &st) == 0 && S_ISBLK(st.st_mode))
 		(void)spw_drives__sysfs_partitions(st.st_rdev, add_name, &list);
@@ -139,6 +140,7 @@ int spw_drives__safety_still(const struct spw_device *device)
 
 	if (spw_vfio__is_name(path))
 		return 0;
+	SPW_ASSERT(device->fd >= 0);
 	if (fstat(device->fd, &opened) != 0)
 		return spw_engine__device_stat_error(path, -errno);
 	if (stat_node(path, &named) != 0 || !spw_drives__same_file(&named, &opened))

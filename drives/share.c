@@ -56,6 +56,7 @@ union control {
 static socklen_t name_of(const struct spw_share_store *store, uint32_t partition,
 			 struct sockaddr_un *address)
 {
+	SPW_ASSERT(partition < store->partition_count);
 	*address = (struct sockaddr_un){.sun_family = AF_UNIX};
 	/* Abstract name space: the first byte is zero, and the name goes with its process. */
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
@@ -75,6 +76,7 @@ static int send_fds(int socket, const struct message *message, const int fds[], 
 	};
 	struct cmsghdr *rights = CMSG_FIRSTHDR(&header);
 
+	SPW_ASSERT(count > 0 && count <= SPW_DRIVES_MAX);
 	rights->cmsg_level = SOL_SOCKET;
 	rights->cmsg_type = SCM_RIGHTS;
 	rights->cmsg_len = CMSG_LEN(count * sizeof(int));
@@ -143,6 +145,7 @@ static bool is_of_drive(int fd, const struct drive *drive)
 /* SHARE-2 */
 static bool may_have(const struct spw_share *share, const int fds[], unsigned count)
 {
+	SPW_ASSERT(share->count > 0);
 	return count == 1 && is_of_drive(fds[0], &share->drives[0]) &&
 	       (fcntl(fds[0], F_GETFL) & O_ACCMODE) == O_RDWR;
 }
@@ -173,6 +176,7 @@ static void answer(const struct spw_share *share, int socket)
 		return;
 	for (unsigned i = 0; i < share->count; i++)
 		fds[i] = share->drives[i].device->claim_fd;
+	SPW_ASSERT(fds[0] >= 0 && fds[share->count - 1] >= 0); /* SHARE-1 */
 	(void)send_fds(socket, &message, fds, share->count);
 }
 
@@ -224,6 +228,7 @@ static int start_server(struct spw_share *share)
 {
 	int rc;
 
+	SPW_ASSERT(share->drives[share->count - 1].device->claim_fd >= 0); /* SHARE-1 */
 	if (share->listener < 0)
 		return 0;
 	rc = spw_thread_start(&share->server, NULL, serve, share);
@@ -255,6 +260,7 @@ static int keep(const struct drive *drive, int fd)
 {
 	int rc = spw_fork_add(fd);
 
+	SPW_ASSERT(fd >= 0 && drive->device->claim_fd < 0); /* claimed once */
 	if (rc)
 		(void)close(fd);
 	else
@@ -404,6 +410,7 @@ static int claim(struct spw_share *share)
 	uint64_t deadline_ns = 0;
 	unsigned busy = 0;
 
+	SPW_ASSERT(share->count > 0 && !share->serving); /* SHARE-1 */
 	for (;;) {
 		int rc = claim_all(share, &busy);
 		const struct drive *drive = &share->drives[busy];
@@ -440,6 +447,7 @@ static int collect(struct spw_share *share, struct spw_device *const devices[], 
 			share->drives[share->count++] =
 				(struct drive){.device = devices[i], .number = st.st_rdev};
 	}
+	SPW_ASSERT(share->count <= SPW_DRIVES_MAX);
 	return 0;
 }
 

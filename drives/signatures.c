@@ -140,6 +140,7 @@ static int copy_range(const struct spw_device *device, int fd, uint8_t *buf, uin
 {
 	int rc = 0;
 
+	SPW_ASSERT(to_bytes <= device->geometry.size_bytes);
 	while (rc == 0 && from_bytes < to_bytes) {
 		size_t len = SPW_MIN(to_bytes - from_bytes, STEP_BYTES);
 
@@ -164,6 +165,7 @@ static int image_of(const struct spw_device *device)
 	uint8_t *buf = spw_engine__device_buffer(device, STEP_BYTES);
 	int fd, rc;
 
+	SPW_ASSERT(head <= tail && tail <= end);
 	if (!buf)
 		return -ENOMEM;
 	fd = memfd_create("spillway-drive", MFD_CLOEXEC);

@@ -46,6 +46,7 @@ static int read_place(const struct spw_device *device, struct spw_superblocks *s
 	unsigned copy = place == SPW_PLACE_FIRST ? 0 : 1;
 	uint8_t bytes[SPW_SUPERBLOCK_BYTES];
 
+	SPW_ASSERT(place < SPW_PLACES && !content->exists);
 	content->exists = true;
 	content->offset_bytes = offset_bytes;
 	content->why = "it cannot be read";
@@ -83,6 +84,7 @@ static void choose(struct spw_superblocks *superblocks)
 	    choose_of(&places[SPW_PLACE_LAST], &places[SPW_PLACE_FORMER_LAST]) == 1)
 		last = SPW_PLACE_FORMER_LAST;
 	copy = choose_of(&places[SPW_PLACE_FIRST], &places[last]);
+	SPW_ASSERT(places[last].exists && places[SPW_PLACE_FIRST].exists);
 	superblocks->copies_good = 0;
 	superblocks->chosen = copy == 1 ? (int)last : copy;
 	if (copy < 0)
@@ -117,6 +119,7 @@ static int look_for_foreign(const struct spw_device *device, struct spw_superblo
 	size_t at = SPW_SUPERBLOCK_BYTES;
 	int result;
 
+	SPW_ASSERT(superblocks->chosen < SPW_PLACES && superblocks->copies_good == 1);
 	/* Of another format of ours, before or after. */
 	if (!content || content->result == 0)
 		return 0;
@@ -160,6 +163,7 @@ int spw_drives__superblocks_read(const struct spw_device *device,
 	if (rc != 0)
 		return rc;
 	choose(superblocks);
+	SPW_ASSERT(superblocks->chosen < 0 || superblocks->copies_good > 0);
 	if (superblocks->chosen >= 0 && superblocks->copies_good < 2 &&
 	    look_for_foreign(device, superblocks) != 0)
 		return -ENOMEM;

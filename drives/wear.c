@@ -74,6 +74,7 @@ int spw_wear(const char *path, double rated, double written, double seconds, str
 	find_left(&wear, rated);
 	if (wear.basis != SPW_WEAR_UNKNOWN && wear.bytes_per_day > 0)
 		wear.years = wear.left_bytes / wear.bytes_per_day / SPW_DAYS_PER_YEAR;
+	SPW_ASSERT(wear.left_bytes >= 0);
 	memcpy(out, &wear, wear.size);
 	return 0;
 }

@@ -22,6 +22,7 @@
 
 static void want(struct spw_state *state, uint32_t number)
 {
+	SPW_ASSERT(state->wanted_count < 2 * state->count.buffers);
 	state->records[number].wanted = state->looks;
 	state->wanted[state->wanted_count++] = number;
 }
@@ -54,6 +55,7 @@ static void want_one_less(struct spw_state *state, uint32_t begin)
 {
 	uint32_t farthest = begin, last = --state->wanted_count;
 
+	SPW_ASSERT(last >= begin);
 	for (uint32_t i = begin + 1; i <= last; i++)
 		if (state->records[state->wanted[i]].place >
 		    state->records[state->wanted[farthest]].place)
@@ -83,6 +85,7 @@ static void look(struct spw_state *state, uint32_t first)
 {
 	uint32_t room = state->count.buffers - state->taken;
 
+	SPW_ASSERT(state->taken < state->count.buffers);
 	state->looks++;
 	state->wanted_count = 0;
 	if (first != NONE)

@@ -20,6 +20,8 @@ int spw_state_clear(struct spw_state *state, uint32_t number)
 		if (rc)
 			return rc;
 	}
+	SPW_ASSERT(record->state != RECORD_TAKEN && record->state != RECORD_LOADING &&
+		   record->state != RECORD_STORING);
 	if (record->buffer != NONE)
 		spw_state__record_put_buffer(state, number);
 	spw_state__transfer_free_object(state, record->object);

@@ -108,6 +108,7 @@ static int describe(const struct spw_state *state, const void *extra, size_t ext
 		.extra_len = extra_len,
 	};
 
+	SPW_ASSERT(state->taken == 0 && state->storing == 0); /* STATE-6 */
 	description->len_bytes = spw_state__manifest_bytes(extra_len) + state->entries_bytes;
 	description->bytes = malloc(description->len_bytes);
 	description->objects = calloc(state->count.records, sizeof(*description->objects));

@@ -38,6 +38,7 @@ uint64_t spw_state__order_use(const struct spw_state *state, const struct record
 		return UINT64_MAX - record->taken_last;
 	if (!record->used)
 		return record->place;
+	SPW_ASSERT(record->place < state->order_count);
 	return 2 * (uint64_t)state->order_count - 1 - record->place;
 }
 
@@ -51,6 +52,7 @@ void spw_state__order_used(struct spw_state *state, uint32_t number)
 		state->departed = true;
 		state->count.passes_departed++;
 	}
+	SPW_ASSERT(state->position <= state->order_count);
 	record->used = true;
 	while (state->position < state->order_count &&
 	       state->records[state->order[state->position]].used)

@@ -46,6 +46,7 @@ int spw_state_pass(struct spw_state *state, const uint32_t order[], uint32_t cou
 		state->order[i] = order[i];
 		state->records[order[i]].place = i;
 	}
+	SPW_ASSERT(count <= state->count.records);
 	state->order_count = count;
 	state->position = 0;
 	state->departed = false;

@@ -36,8 +36,10 @@ void spw_state__record_become(struct spw_state *state, uint32_t number, enum rec
 	struct record *record = &state->records[number];
 	uint32_t *before = counter_of(state, record->state), *after = counter_of(state, next);
 
+	SPW_ASSERT(number < state->count.records && !record->callers);
 	SPW_ASSERT(allowed[record->state] & BIT(next));
 	SPW_ASSERT((record->buffer != NONE) == (next != RECORD_STORED)); /* STATE-1 */
+	SPW_ASSERT(!before || *before > 0);
 	if (before)
 		--*before;
 	if (after)
@@ -52,6 +54,7 @@ void spw_state__record_get_buffer(struct spw_state *state, uint32_t number)
 	SPW_ASSERT(record->state == RECORD_STORED && record->buffer == NONE); /* STATE-1 */
 	SPW_ASSERT(state->buffers_free_count > 0);
 	record->buffer = state->buffers_free[--state->buffers_free_count];
+	SPW_ASSERT(record->buffer < state->count.buffers);
 	SPW_ASSERT(state->buffer_records[record->buffer] == NONE);
 	state->buffer_records[record->buffer] = number;
 }
@@ -64,6 +67,7 @@ void spw_state__record_put_buffer(struct spw_state *state, uint32_t number)
 	SPW_ASSERT(record->state == RECORD_CLEAN || record->state == RECORD_CHANGED ||
 		   record->state == RECORD_LOADING || record->state == RECORD_STORED);
 	SPW_ASSERT(state->buffer_records[record->buffer] == number);
+	SPW_ASSERT(state->buffers_free_count < state->count.buffers);
 	state->buffer_records[record->buffer] = NONE;
 	state->buffers_free[state->buffers_free_count++] = record->buffer;
 	record->buffer = NONE;
@@ -97,6 +101,7 @@ static void enter(struct spw_state *state, uint32_t number)
 {
 	const struct record *record = &state->records[number];
 
+	SPW_ASSERT(2 * state->count.records <= state->name_mask + 1); /* half are empty */
 	state->name_slots[slot_of(state, record->name, record->name_len)] = number;
 }
 

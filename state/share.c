@@ -85,6 +85,7 @@ enum share_off spw_state__share_end(struct share *share, uint64_t waited_ns)
 		return SHARE_ON;
 	}
 	share->stride = spw_state__share_stride(share->host, share->device);
+	SPW_ASSERT(share->stride >= 2);
 	saved_ns = ns_per_byte(share->host) * (double)(share->host.bytes + share->device.bytes) /
 		   share->stride;
 	is_slow = share->stride > share->records;

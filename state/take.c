@@ -90,6 +90,7 @@ int spw_state_take(struct spw_state *state, uint32_t number, void **memory)
 	if (waited_ns < 0)
 		return (int)waited_ns;
 	record = &state->records[number];
+	SPW_ASSERT(record_is_ready(record) && state->taken + 1 < state->count.buffers);
 	record->changed = record->state == RECORD_CHANGED;
 	record->ahead = false;
 	record->taken_last = ++state->count.takes;

@@ -80,6 +80,7 @@ bool spw_state__transfer_store(struct spw_state *state, uint32_t number)
 	int rc = spw_store_put_copies(state->store, record_memory(state, record), record->len_bytes,
 				      state->opts.copies, NULL, &record->object_coming, &request);
 
+	SPW_ASSERT(record->state == RECORD_CHANGED); /* STATE-2 */
 	if (rc) {
 		write_failed(state, number, rc);
 		return false;
@@ -107,6 +108,7 @@ void spw_state__transfer_free_object(struct spw_state *state, spw_object object)
 
 static void load_ended(struct spw_state *state, uint32_t number, int res)
 {
+	SPW_ASSERT(state->records[number].state == RECORD_LOADING); /* STATE-2 */
 	if (res) {
 		spw_state__record_put_buffer(state, number);
 		read_failed(state, number, res);
@@ -120,6 +122,7 @@ static void store_ended(struct spw_state *state, uint32_t number, int res)
 {
 	struct record *record = &state->records[number];
 
+	SPW_ASSERT(record->state == RECORD_STORING && record->object_coming.value); /* STATE-4 */
 	if (res) {
 		write_failed(state, number, res);
 		spw_state__transfer_free_object(state, record->object_coming);

@@ -29,6 +29,7 @@ static void locate_submit(struct spw_request *request)
 
 		if (pieces[i].drive == SPW_COMMIT_NO_DRIVE)
 			continue;
+		SPW_ASSERT(pieces[i].drive < store->drive_count);
 		spw_alloc__extent(store->drives[pieces[i].drive].alloc,
 				  (uint32_t)pieces[i].start_block, &extent);
 		pieces[i].start_block = extent.start_block;
@@ -55,6 +56,7 @@ static void revive_submit(struct spw_request *request)
 
 static void retire_submit(struct spw_request *request)
 {
+	SPW_ASSERT(request->offset_bytes < request->store->drive_count && request->len_bytes > 0);
 	(void)spw_store__request_begin(request);
 	spw_store__drive_retire(request->store, (uint32_t)request->offset_bytes,
 				-(int)request->len_bytes);

@@ -24,6 +24,7 @@ static int try_drive(const struct spw_store *store, struct store_drive *drive)
 	struct spw_extent extent;
 	int rc = spw_alloc__get_some(drive->alloc, blocks, &extent);
 
+	SPW_ASSERT(!store->opts.read_only);
 	if (rc)
 		return rc;
 	rc = spw_engine__trial_alignment(spw_drives__claimed(drive->device),

@@ -19,6 +19,7 @@ void spw_store__job_set(struct transfer *transfer, enum spw_op op, bool wants_ch
 {
 	const struct piece *piece = &transfer->store->pieces[transfer->piece];
 
+	SPW_ASSERT(!transfer->posted); /* POOL-2 */
 	transfer->job = (struct checksum_job){.op = op,
 					      .wants_checksum = wants_checksum,
 					      .len_bytes = piece->len_bytes,
@@ -69,6 +70,7 @@ static void move_out(struct transfer *transfer)
 	uint32_t block_bytes = transfer->store->block_bytes;
 	uint32_t tail_bytes = job->len_bytes % block_bytes;
 
+	SPW_ASSERT(job->len_bytes <= transfer->store->chunk_bytes); /* of a bounce buffer */
 	if (transfer->bounce) {
 		copy_out(transfer);
 		zero_rest(transfer->bounce + job->len_bytes - tail_bytes, tail_bytes, block_bytes);
@@ -91,6 +93,7 @@ static void move_in(struct transfer *transfer)
 	uint64_t offset = from - request->offset_bytes;
 	uint8_t *to;
 
+	SPW_ASSERT(from < piece_end && from < request_end); /* the request has some of it */
 	if (!transfer->bounce) {
 		if (tail_bytes)
 			spw_store__scatter(request->vector, offset + len - tail_bytes,

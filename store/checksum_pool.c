@@ -148,6 +148,9 @@ void spw_store__pool_end(struct transfer *transfer)
 
 	SPW_ASSERT(transfer->posted && transfer->request->in_flight > 0); /* POOL-1 */
 	SPW_ASSERT(store->pool->posted > 0);
+	SPW_ASSERT(!holds_slot(transfer) ||
+		   (store->pool->writes > 0 && drive->in_flight > 0)); /* POOL-4 */
+	SPW_ASSERT(!transfer->bounce || drive->bounces > 0);
 	transfer->posted = false;
 	transfer->request->in_flight--;
 	store->pool->posted--;
@@ -174,6 +177,7 @@ void spw_store__pool_call(struct spw_store *store)
 
 void spw_store__pool_give(struct spw_taker *taker, struct transfer *transfer)
 {
+	SPW_ASSERT(transfer->posted); /* POOL-1 */
 	spw_store__job_run(transfer);
 	count_add(&taker->bytes, transfer->job.len_bytes);
 	transfer->message.kind = MESSAGE_MOVED;

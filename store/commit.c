@@ -241,6 +241,7 @@ static uint64_t count_runs(const struct spw_store *store, struct committed *set,
 		uint64_t bits = UINT64_C(1) << pieces[i].drive;
 		bool single = !mirrored || pieces[i + 1].drive == SPW_COMMIT_NO_DRIVE;
 
+		SPW_ASSERT(pieces[i].drive < store->drive_count); /* STORE-7 */
 		if (!single)
 			bits |= UINT64_C(1) << pieces[i + 1].drive;
 		mask |= !single && bits & in_service ? bits & in_service : bits;
@@ -381,6 +382,7 @@ static int write_block(const struct spw_store *store, uint32_t drive, uint32_t s
 	uint8_t *buf = spw_engine__device_buffer(device, store->block_bytes);
 	int rc;
 
+	SPW_ASSERT(slot < SPW_COMMIT_SLOTS && !store->opts.read_only);
 	if (!buf)
 		return -ENOMEM;
 	if (commit)
@@ -425,6 +427,10 @@ static int write_block_of_set(struct spw_store *store, struct committed *set)
 {
 	uint64_t mask = drives_in_service(store);
 
+	SPW_ASSERT(!store->commits->previous ||
+		   set->block.slot != store->commits->previous->block.slot); /* DURABLE-2 */
+	SPW_ASSERT(store->commits->previous || !store->commits->durable ||
+		   set->block.slot != store->commits->durable->block.slot); /* DURABLE-2 */
 	set->block.members = 0;
 	for (uint32_t i = 0; set->mirrors && i < store->drive_count; i++)
 		if (mask >> i & 1)
@@ -479,6 +485,8 @@ static int write_set(struct spw_store *store, struct committed *set, const void 
 	set->record_bytes = len;
 	set->block.slot = free_slot(commits);
 	set->block.sequence = ++commits->sequence; /* DURABLE-4 */
+	SPW_ASSERT(!commits->durable ||
+		   set->block.sequence > commits->durable->block.sequence); /* DURABLE-4 */
 	rc = describe_set(store, set, record, len, &mask);
 	if (rc == 0) /* DURABLE-1 */
 		rc = spw_store__admin_run(store, REQUEST_FLUSH, mask, NULL, set->mirrors);
@@ -495,6 +503,7 @@ static void replace(struct spw_store *store, struct committed *set, bool keep_pr
 {
 	struct spw_commits *commits = store->commits;
 
+	SPW_ASSERT(!commits->previous || keep_previous);
 	if (keep_previous && !commits->previous)
 		commits->previous = commits->durable;
 	else
@@ -585,6 +594,7 @@ int spw_store__commit_make(struct spw_store *store, const spw_object objects[], 
 		return rc;
 	if (atomic_exchange(&store->commits->under_way, true))
 		return spw_error(-EBUSY, "another thread commits in this store");
+	SPW_ASSERT(store->commits->left_out == 0);
 	/* Each time with fewer drives. */
 	do {
 		count_retirements(store, retirements);
@@ -602,6 +612,8 @@ int spw_store_commit_release(struct spw_store *store)
 
 	if (rc || !commits->previous)
 		return rc;
+	SPW_ASSERT(commits->durable &&
+		   commits->durable->block.slot != commits->previous->block.slot);
 	/* Zero its block before its extents can be used again. */
 	rc = write_blocks(store, drives_in_service(store), commits->previous->block.slot, NULL,
 			  false);

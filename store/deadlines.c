@@ -72,6 +72,7 @@ static void time_out(struct transfer *transfer, uint64_t now_ns)
 	const struct spw_io *io = &transfer->io;
 	char kept[96];
 
+	SPW_ASSERT(transfer->in_flight && !transfer->posted); /* CHECKSUM-1 */
 	transfer->timed_out = true;
 	count_add(&drive->timeouts, 1);
 	spw_log(&store->opts.log, SPW_LOG_ERROR,

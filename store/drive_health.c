@@ -113,6 +113,8 @@ static void come_back(struct spw_store *store, uint32_t index)
 	struct store_drive *drive = &store->drives[index];
 
 	SPW_ASSERT(drive->retired && store->drives_retired > 0);
+	SPW_ASSERT(store->drives_full <= store->drives_resting &&
+		   store->drives_resting <= store->drives_retired);
 	store->drives_full -= drive->retired == -ENOSPC;
 	store->drives_resting -= spw_store__drive_rests(drive->retired);
 	drive->retired = 0;

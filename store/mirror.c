@@ -163,6 +163,7 @@ static bool mend(struct spw_request *request, const struct drive_scores *scores,
 	struct transfer *transfer;
 	uint32_t drive;
 
+	SPW_ASSERT(spw_store__piece_is_placed(kept) && !spw_store__piece_is_placed(lost));
 	if (!choose(store, scores, willing, bit_of(kept), &drive))
 		return false;
 	if (drive < SPW_DRIVES_MAX && !take_transfer(request, &transfer))
@@ -171,6 +172,7 @@ static bool mend(struct spw_request *request, const struct drive_scores *scores,
 		spw_store__transfer_give(transfer);
 		drive = SPW_DRIVES_MAX;
 	}
+	SPW_ASSERT(lost->drive != kept->drive && lost->len_bytes == kept->len_bytes); /* MIRROR-1 */
 	if (drive == SPW_DRIVES_MAX)
 		leave_hole(request, lost);
 	else
@@ -229,6 +231,8 @@ static bool place_both(struct spw_request *request, uint32_t run, const uint32_t
 		shrink(store, first, blocks);
 		shrink(store, second, blocks);
 	}
+	SPW_ASSERT(more == 0 || (first->drive != second->drive &&
+				 first->len_bytes == second->len_bytes)); /* MIRROR-1 */
 	if (!split(request, run, blocks))
 		return false;
 	if (spw_store__piece_is_wanting(second))
@@ -270,6 +274,7 @@ bool spw_store__mirror_next(struct spw_store *store, const struct drive_scores *
 	uint32_t run = request->unplaced, drives[2];
 	struct transfer *transfers[2] = {NULL, NULL};
 
+	SPW_ASSERT(request->object->copies == 2);
 	*left = 0;
 	if (!spw_store__put_begin(request))
 		return true;

@@ -62,6 +62,8 @@ static spw_object object_begin(struct spw_store *store, uint32_t slot, uint64_t 
 	struct object *object = &store->objects[slot];
 	uint64_t generation = atomic_load_explicit(&object->state, memory_order_relaxed) >> 32;
 
+	SPW_ASSERT((uint32_t)atomic_load(&object->state) == 0); /* neither alive nor referenced */
+	SPW_ASSERT(copies == 1 || copies == 2);
 	object->len_bytes = len;
 	object->reserved_blocks = blocks;
 	object->copies = (uint8_t)copies;
@@ -248,6 +250,7 @@ uint32_t spw_store__piece_take(struct spw_store *store)
 		index = store->pieces_fresh++;
 	else
 		return PIECE_NONE;
+	SPW_ASSERT(index < store->pieces_fresh && store->pieces_fresh <= store->pieces_max);
 	store->pieces[index] = (struct piece){
 		.next = PIECE_NONE, .drive = DRIVE_NONE, .next_unplaced = PIECE_NONE};
 	return index;
@@ -258,6 +261,8 @@ void spw_store__piece_append(struct spw_store *store, struct object *object, uin
 	const struct piece *piece = &store->pieces[index];
 	struct piece *last = &store->pieces[object->piece_last];
 
+	SPW_ASSERT(piece->len_bytes > 0 && piece->len_bytes <= store->chunk_bytes);
+	SPW_ASSERT(object->copies == 1 || piece->next != PIECE_NONE); /* STORE-7 */
 	if (object->piece_first == PIECE_NONE) {
 		SPW_ASSERT(piece->object_offset == 0); /* STORE-7 */
 		object->piece_first = index;
@@ -287,6 +292,7 @@ void spw_store__extent_give(struct spw_store *store, uint32_t index,
 
 	SPW_ASSERT(atomic_load_explicit(&drive->blocks_used, memory_order_relaxed) >=
 		   extent->len_blocks); /* STORE-9 */
+	SPW_ASSERT(extent->start_block + extent->len_blocks <= drive->blocks_total);
 	spw_alloc__put(drive->alloc, extent);
 	count_sub(&drive->blocks_used, extent->len_blocks);
 	if (atomic_load_explicit(&drive->retired, memory_order_relaxed))

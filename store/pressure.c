@@ -26,6 +26,8 @@ void spw_store__pressure_begin(struct spw_request *request)
 
 void spw_store__pressure_end(struct spw_request *request)
 {
+	SPW_ASSERT(atomic_load(&request->store->queued_bytes[request->asked]) >=
+		   request->len_bytes);
 	(void)atomic_fetch_sub(&request->store->queued_bytes[request->asked], request->len_bytes);
 }
 

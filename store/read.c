@@ -45,6 +45,7 @@ static void link_by_class(struct spw_request *request, enum spw_class cls)
 {
 	struct spw_store *store = request->store;
 
+	SPW_ASSERT(!request->linked && request->reads_left > 0);
 	request->linked_class = cls;
 	for (uint32_t drive = 0; drive < store->drive_count; drive++)
 		if (request->drive_reads[drive].left > 0) {
@@ -176,6 +177,7 @@ static void get_from_memory(struct spw_request *request)
 {
 	const struct spw_request *put = request->object->put;
 
+	SPW_ASSERT(put && put->len_bytes == request->object->len_bytes);
 	spw_store__regather(request->vector, put->vector, request->offset_bytes,
 			    request->len_bytes);
 	count_add(&request->store->count.bytes_from_memory, request->len_bytes);
@@ -272,6 +274,7 @@ bool spw_store__read_next(struct spw_store *store, uint32_t drive, enum spw_clas
 	struct piece *piece = &store->pieces[read->piece];
 	struct transfer *transfer;
 
+	SPW_ASSERT(read->left > 0 && request->linked && request->linked_class == cls);
 	if (!spw_store__request_begin(request)) {
 		spw_store__request_fail(request, -ECANCELED, "cancelled before anything was read");
 		spw_store__read_end_if_done(request);
@@ -351,6 +354,7 @@ static bool switch_copy(struct transfer *transfer, const char *words)
 	other = other_copy(store, object, transfer->piece);
 	if (other == PIECE_NONE)
 		return false;
+	SPW_ASSERT(spw_store__piece_is_placed(&store->pieces[other]));
 	count_add(&store->count.reads_switched, 1);
 	if (!drive->unread)
 		spw_log(&store->opts.log, SPW_LOG_WARNING,
@@ -415,6 +419,7 @@ void spw_store__read_job_ended(struct transfer *transfer)
 	struct store_drive *drive = &store->drives[piece->drive];
 	uint64_t checksum = transfer->job.checksum;
 
+	SPW_ASSERT(!transfer->posted && !transfer->in_flight && transfer->io.res >= 0);
 	spw_store__job_count(transfer);
 	if (transfer->job.wants_checksum && checksum != piece->checksum) {
 		count_add(&drive->checksum_errors, 1);

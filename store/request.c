@@ -35,6 +35,8 @@ struct spw_request *spw_store__request_take(struct spw_store *store, enum reques
 		return NULL;
 	}
 	request = &store->requests[slot];
+	SPW_ASSERT(request->in_flight == 0 && !request->linked); /* of the one before: STORE-1 */
+	SPW_ASSERT(!object == (kind != REQUEST_PUT && kind != REQUEST_GET));
 	request->message.kind = MESSAGE_SUBMIT;
 	request->kind = kind;
 	request->object = object;
@@ -135,7 +137,11 @@ void spw_store__request_end(struct spw_request *request)
 		return;
 	}
 	SPW_ASSERT(atomic_load_explicit(&request->ended, memory_order_relaxed) != ENDED);
+	SPW_ASSERT(request->kind != REQUEST_GET || request->reads_left == 0); /* STORE-8 */
 	if (request->kind == REQUEST_PUT) {
+		SPW_ASSERT(atomic_load(&request->object->put) == request);
+		SPW_ASSERT(res || (request->cut_bytes == request->len_bytes &&
+				   request->unplaced == PIECE_NONE)); /* STORE-7 */
 		request->object->error = res;
 		/* Release: a thread that sees NULL also sees the object's pieces. */
 		atomic_store_explicit(&request->object->put, NULL, memory_order_release);

@@ -130,6 +130,7 @@ static int repair(const struct spw_store *store, const struct copy *copy)
 	uint8_t *buf = spw_engine__device_buffer(device, len);
 	int rc = buf ? read_copy(store, good, buf) : -ENOMEM; /* SCRUB-1 */
 
+	SPW_ASSERT(copy->other != PIECE_NONE && copy->other != copy->piece);
 	if (rc == 0)
 		rc = spw_device_pwrite(spw_drives__claimed(device), buf, len,
 				       offset_of(store, piece));
@@ -181,6 +182,7 @@ static void add_copy(struct scrub *scrub, uint32_t index, uint32_t other)
 	if (other != PIECE_NONE && store->pieces[other].drive == DRIVE_NONE)
 		other = PIECE_NONE;
 	to = scrub->copies[piece->drive];
+	SPW_ASSERT(piece->drive < store->drive_count);
 	if (to)
 		to[scrub->counts[piece->drive]] = (struct copy){.piece = index, .other = other};
 	scrub->counts[piece->drive]++;

@@ -98,6 +98,7 @@ static int open_mark(struct spw_store *store)
 static int open_drives(struct spw_store *store)
 {
 	store->drive_count = store->assembly.count;
+	SPW_ASSERT(store->drive_count > 0 && store->drive_count <= SPW_DRIVES_MAX);
 	store->slots_per_drive =
 		store->opts.queue_depth + store->opts.queue_depth / SLOTS_PER_URGENT;
 	store->block_bytes = store->assembly.superblocks[0].block_bytes;
@@ -211,6 +212,7 @@ static int open_memory(struct spw_store *store)
 	/* STORE-4 */
 	store->bounces_total = (uint32_t)wanted;
 	store->bounces_per_drive = (uint32_t)wanted / store->drive_count;
+	SPW_ASSERT(store->bounces_per_drive >= 2);
 	/* The lowest on top, so that memory that is never needed is never touched. */
 	for (uint64_t i = wanted; i > 0; i--)
 		store->bounces[store->bounces_free++] =

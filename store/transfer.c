@@ -19,6 +19,7 @@ struct transfer *spw_store__transfer_take(struct spw_store *store)
 
 	/* Nothing is issued while there is none, see schedule_round(). */
 	SPW_ASSERT(transfer != NULL);
+	SPW_ASSERT(!transfer->in_flight && !transfer->posted && !transfer->bounce); /* STORE-6 */
 	store->transfer_free = transfer->next;
 	transfer->bounce = NULL;
 	transfer->retried = transfer->timed_out = transfer->abandoned = transfer->posted = false;
@@ -54,6 +55,7 @@ bool spw_store__bounce_allowed(const struct spw_store *store, uint32_t drive)
 
 bool spw_store__bounce_take(struct spw_store *store, struct transfer *transfer)
 {
+	SPW_ASSERT(!transfer->bounce);
 	if (store->bounces_free == 0) {
 		SPW_ASSERT(spw_store__is_busy(store)); /* STORE-4 */
 		return false;
@@ -75,6 +77,7 @@ static void rate_end(struct rate *rate, uint64_t now_ns, uint64_t bytes, uint64_
 {
 	uint64_t measured, average;
 
+	SPW_ASSERT(rate->in_flight > 0 && rate->bytes_in_flight >= asked && bytes <= asked);
 	rate->busy_ns += now_ns - rate->busy_since_ns;
 	rate->busy_since_ns = now_ns;
 	rate->bytes += bytes;
@@ -169,6 +172,7 @@ void spw_store__transfer_issue(struct transfer *transfer, enum spw_op op,
 	transfer->request->in_flight++;
 	store->transfers_in_flight++;
 	drive->in_flight++;
+	SPW_ASSERT(drive->in_flight <= store->slots_per_drive);
 	drive->bounces += transfer->bounce != NULL;
 	SPW_ASSERT(drive->bounces <= store->bounces_per_drive || !transfer->bounce); /* STORE-4 */
 	atomic_store_explicit(&drive->in_flight_now, drive->in_flight, memory_order_relaxed);

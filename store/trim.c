@@ -50,6 +50,7 @@ void spw_store__trim_submit(struct spw_request *request)
 {
 	struct spw_store *store = request->store;
 
+	SPW_ASSERT(!store->opts.read_only);
 	if (!spw_store__request_begin(request))
 		spw_store__request_fail(request, -ECANCELED,
 					"cancelled before anything was trimmed");

@@ -43,6 +43,7 @@ static int request_result(struct spw_request *request)
 {
 	int res = request->first_error;
 
+	SPW_ASSERT(atomic_load(&request->ended) == ENDED);
 	if (res)
 		(void)spw_error(res, "%s", request->error);
 	spw_store__request_give(request);

@@ -58,6 +58,7 @@ static bool was_cancelled(struct spw_request *request)
 
 static void submitted(struct spw_request *request)
 {
+	SPW_ASSERT(!request->linked && request->in_flight == 0);
 	if (was_cancelled(request))
 		return;
 	if (request->kind == REQUEST_PUT)

@@ -67,6 +67,7 @@ static void unlink_write(struct spw_request *request)
 
 void spw_store__write_submit(struct spw_request *request)
 {
+	SPW_ASSERT(request->kind == REQUEST_PUT && request->cut_bytes == 0);
 	link_before(request, NULL);
 }
 
@@ -240,6 +241,7 @@ uint64_t spw_store__write_place(struct spw_store *store, struct piece *piece, ui
 	struct spw_extent extent;
 	int rc = spw_alloc__get(store->drives[chosen].alloc, blocks, &extent);
 
+	SPW_ASSERT(!spw_store__piece_is_placed(piece) && blocks > 0);
 	for (uint32_t i = 0; rc && store->opts.stripe == SPW_STRIPE_PULL && i < store->drive_count;
 	     i++)
 		if (willing >> i & 1) {
@@ -358,6 +360,7 @@ void spw_store__write_issue(struct spw_request *request, struct transfer *transf
 	struct spw_store *store = request->store;
 	struct piece *piece = &store->pieces[index];
 
+	SPW_ASSERT(spw_store__piece_is_placed(piece) && !request->first_error);
 	transfer->request = request;
 	transfer->piece = index;
 	if (spw_store__transfer_lay(transfer, piece) && transfer->bounce)
@@ -468,6 +471,7 @@ void spw_store__write_fail_all(struct spw_store *store)
 		    : store->drives_resting == store->drive_count ? -EAGAIN
 								  : -EIO;
 
+	SPW_ASSERT(store->drives_retired == store->drive_count);
 	while (store->writes_first) {
 		struct spw_request *request = store->writes_first;
 		char advice[SPW_ADVICE_BYTES];
@@ -500,6 +504,7 @@ static void issue_moved(struct transfer *transfer)
 	uint32_t index = transfer->piece;
 	struct piece *piece = &store->pieces[index];
 
+	SPW_ASSERT(transfer->bounce && !transfer->in_flight && !transfer->abandoned);
 	if (!request->first_error && !store->drives[piece->drive].retired) {
 		spw_store__transfer_issue(transfer, SPW_WRITE, write_done);
 		return;
@@ -533,6 +538,7 @@ void spw_store__write_abandon(struct transfer *transfer)
 	struct piece *piece = &store->pieces[transfer->piece];
 
 	SPW_ASSERT(!transfer->posted); /* CHECKSUM-1 */
+	SPW_ASSERT(transfer->in_flight && transfer->io.op == SPW_WRITE && !transfer->abandoned);
 	/* No other transfer computes the checksum, which the other replica needs too. */
 	if (transfer->checksum_pending) {
 		spw_store__checksum_take(transfer);
