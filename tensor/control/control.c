@@ -59,6 +59,8 @@ static void leave_by(struct control *control, const char *what)
 
 void spw_control__stage(struct control *control, uint32_t micro_batch, enum spw_stage stage)
 {
+	if (control->stage == SPW_STAGE_FORWARD)
+		spw_control__skipped_rest(control, control->stage_scope);
 	control->micro_batch = micro_batch;
 	control->stage = stage;
 	control->stage_scope = spw_control__scope_enter(control, 0);
@@ -78,8 +80,11 @@ uint32_t spw_control__scope_enter(struct control *control, uint64_t key)
 
 void spw_control__scope_leave(struct control *control, uint32_t outer)
 {
-	uint32_t left = spw_control__recording_leave(control, outer);
+	uint32_t left;
 
+	if (control->scope != control->stage_scope)
+		spw_control__skipped_rest(control, control->scope);
+	left = spw_control__recording_leave(control, outer);
 	if (left != NO_SCOPE)
 		leave_by(control, spw_control__cursor_scope_left(control, left));
 }
@@ -111,10 +116,11 @@ static void take_place(struct control *control, struct recorded *recorded)
 void spw_control__offered(struct control *control, struct track *track, uint32_t slot,
 			  uint64_t len_bytes, enum spw_cache_hint hint)
 {
-	struct recorded *recorded =
-		spw_control__recording_offer(control, track, slot, len_bytes, hint);
-	struct recorded *shared = NULL;
+	struct recorded *recorded, *shared = NULL;
 
+	if (hint != SPW_HINT_INPUT && spw_control__may_plan(control, len_bytes, hint))
+		spw_control__skipped_missing(control, len_bytes);
+	recorded = spw_control__recording_offer(control, track, slot, len_bytes, hint);
 	if (hint != SPW_HINT_INPUT)
 		spw_control__recording_saved(control);
 	if (!recorded)

@@ -220,7 +220,7 @@ struct skipped {
 struct skipping {
 	bool off;             /* not in this step */
 	uint32_t scopes;      /* skipped */
-	uint32_t others;      /* scopes that the reference does not have */
+	uint32_t others;      /* scopes, and tensors of scopes, that the reference does not have */
 	uint32_t scope_next;  /* of the reference: those before it have been met, */
 	uint32_t tensor_next; /* or skipped with their tensors */
 	struct skipped *tensors;
@@ -340,6 +340,8 @@ uint64_t spw_control__recording_host_ns(const struct control *control);
 uint64_t spw_control__recording_whole_ns(const struct control *control);
 void spw_control__recording_begin(struct control *control);
 void spw_control__recording_end(struct control *control);
+/* The time of an event: later than that of the one before, so that the planner sees their order. */
+uint64_t spw_control__recording_event_ns(struct control *control);
 /* Return: its number, or NO_SCOPE. */
 uint32_t spw_control__recording_scope(struct control *control, uint64_t key);
 /* Return: the scope that has been left, or NO_SCOPE. */
@@ -366,6 +368,13 @@ static inline uint64_t spw_control__stalled_ns(const struct control *control)
 {
 	/* One may have been held back since the step before. */
 	return control->waited_ns - SPW_MIN(control->throttled_ns, control->waited_ns);
+}
+/* Whether it is recorded as one that may be planned for. */
+static inline bool spw_control__may_plan(const struct control *control, uint64_t bytes,
+					 enum spw_cache_hint hint)
+{
+	return control->stage == SPW_STAGE_FORWARD &&
+	       (bytes >= control->opts.cache.min_bytes || hint == SPW_HINT_SPILL);
 }
 struct recorded *spw_control__recording_offer(struct control *control, struct track *track,
 					      uint32_t slot, uint64_t bytes,
@@ -421,6 +430,10 @@ void spw_control__skipped_switched(struct control *control);
 bool spw_control__skipped_differs(const struct control *control);
 /* A scope is entered: those before it in the reference are skipped. Return: its number there. */
 uint32_t spw_control__skipped_before(struct control *control, uint64_t key);
+/* One of @bytes is about to be offered that has a place: what the scope lacks before it. */
+void spw_control__skipped_missing(struct control *control, uint64_t bytes);
+/* The scope, or stage, is about to be left: what it lacks. */
+void spw_control__skipped_rest(struct control *control, uint32_t scope);
 /* A tensor has been offered that has a place, or is about to be taken. */
 void spw_control__skipped_offered(struct control *control, struct recorded *recorded);
 void spw_control__skipped_taken(struct control *control, const struct recorded *recorded);

@@ -144,8 +144,7 @@ void spw_control__recording_away(struct control *control, bool away, uint64_t no
 		control->away_ns += now_ns - control->away_since_ns;
 }
 
-/* Of an event: later than that of the one before, so that the planner sees them in their order. */
-static uint64_t event_ns(struct control *control)
+uint64_t spw_control__recording_event_ns(struct control *control)
 {
 	uint64_t now_ns = spw_control__recording_whole_ns(control);
 
@@ -163,7 +162,7 @@ void spw_control__drained(struct control *control)
 	if (control->recording &&
 	    now->drains < DRAINS_MAX(control->tensors_max, control->scopes_max) &&
 	    spw_control__recording_whole_ns(control) >= control->event_ns + DRAIN_APART_NS)
-		now->drains_ns[now->drains++] = event_ns(control);
+		now->drains_ns[now->drains++] = spw_control__recording_event_ns(control);
 }
 
 /* The time since this was last called goes to the scope that was the innermost. */
@@ -210,7 +209,7 @@ void spw_control__recording_end(struct control *control)
 		return;
 	spw_control__device_clock_end(control, spw_control__recording_host_ns(control));
 	charge(control, spw_control__recording_compute_ns(control));
-	now_ns = event_ns(control);
+	now_ns = spw_control__recording_event_ns(control);
 	for (uint32_t i = 0; i < control->now.count; i++)
 		if (!control->now.tensors[i].released)
 			control->now.tensors[i].release_ns = now_ns;
@@ -269,7 +268,6 @@ struct recorded *spw_control__recording_offer(struct control *control, struct tr
 					      uint32_t slot, uint64_t bytes,
 					      enum spw_cache_hint hint)
 {
-	bool worth = bytes >= control->opts.cache.min_bytes || hint == SPW_HINT_SPILL;
 	struct recording *now = &control->now;
 	struct recorded *recorded;
 
@@ -283,12 +281,12 @@ struct recorded *spw_control__recording_offer(struct control *control, struct tr
 	recorded = &now->tensors[now->count];
 	*recorded =
 		(struct recorded){.bytes = bytes,
-				  .pack_ns = event_ns(control),
+				  .pack_ns = spw_control__recording_event_ns(control),
 				  .scope = control->scope,
 				  .matched = NO_TENSOR,
 				  .slot = slot,
 				  .hint = (uint8_t)(hint <= SPW_HINT_PIN ? hint : SPW_HINT_NONE),
-				  .plannable = worth && control->stage == SPW_STAGE_FORWARD,
+				  .plannable = spw_control__may_plan(control, bytes, hint),
 				  .only_input = hint == SPW_HINT_INPUT};
 	track->recorded = now->count++;
 	return recorded;
@@ -297,14 +295,14 @@ struct recorded *spw_control__recording_offer(struct control *control, struct tr
 void spw_control__recording_take(struct control *control, struct recorded *recorded)
 {
 	if (recorded->takes++ == 0)
-		recorded->use_ns = event_ns(control);
+		recorded->use_ns = spw_control__recording_event_ns(control);
 	control->now.takes++;
 }
 
 void spw_control__recording_release(struct control *control, struct recorded *recorded)
 {
 	recorded->released = true;
-	recorded->release_ns = event_ns(control);
+	recorded->release_ns = spw_control__recording_event_ns(control);
 }
 
 /* ---- Recompute ---- */

@@ -6,6 +6,11 @@
  * saved itself keeps its place, and the recording is as whole as the reference is. A scope that the
  * reference has not seen is recorded where it comes: then the recording becomes the reference, with
  * the scopes of both. So the reference of such steps soon has all scopes that any of them runs.
+ *
+ * A scope that runs may save less than in the reference: the first layer that is not dropped reads
+ * the model's own input, which stays in memory and is not offered. What is missing is recorded in
+ * the same way, before the next tensor of its scope that is as in the reference, or as the scope is
+ * left.
  */
 #include <stdlib.h>
 
@@ -208,6 +213,63 @@ uint32_t spw_control__skipped_before(struct control *control, uint64_t key)
 	return found;
 }
 
+/* ---- Tensors that a scope does not save in this step ---- */
+
+/* Of the scope, or NULL: the scope of the reference that it is. */
+static const struct recorded_scope *scope_was(const struct control *control, uint32_t scope)
+{
+	if (!may_skip(control) || scope == NO_SCOPE ||
+	    control->now.scopes[scope].matched == NO_SCOPE)
+		return NULL;
+	return &control->shape->reference.scopes[control->now.scopes[scope].matched];
+}
+
+/* The scope lacks its next places in the reference, before @until. */
+static void skip_places(struct control *control, uint32_t scope, uint32_t until)
+{
+	const struct recorded_scope *was = scope_was(control, scope);
+	const struct recording *reference = &control->shape->reference;
+	struct recording *now = &control->now;
+
+	for (uint32_t place = now->scopes[scope].plannable; place < until; place++) {
+		uint32_t which = reference->members[was->first + place];
+
+		skip_tensor(control, which, scope);
+		if (now->is_short)
+			return;
+		now->tensors[now->count - 1].pack_ns = spw_control__recording_event_ns(control);
+		now->scopes[scope].bytes += reference->tensors[which].bytes;
+	}
+}
+
+void spw_control__skipped_missing(struct control *control, uint64_t bytes)
+{
+	const struct recorded_scope *was = scope_was(control, control->scope);
+	const struct recording *reference = &control->shape->reference;
+
+	if (!was)
+		return;
+	for (uint32_t place = control->now.scopes[control->scope].plannable; place < was->plannable;
+	     place++)
+		if (reference->tensors[reference->members[was->first + place]].bytes == bytes) {
+			skip_places(control, control->scope, place);
+			return;
+		}
+}
+
+void spw_control__skipped_rest(struct control *control, uint32_t scope)
+{
+	const struct recorded_scope *was = scope_was(control, scope);
+	uint32_t saved;
+
+	if (!was)
+		return;
+	/* With less than half of it, this is not the scope of the reference. */
+	saved = control->now.scopes[scope].plannable;
+	if (was->plannable <= saved + SPW_MAX(saved, 1u))
+		skip_places(control, scope, was->plannable);
+}
+
 /* ---- Tensors of the step itself ---- */
 
 /* Its place in the reference; NO_TENSOR: it has none there. */
@@ -225,13 +287,17 @@ static uint32_t place_of(const struct control *control, const struct recorded *r
 
 void spw_control__skipped_offered(struct control *control, struct recorded *recorded)
 {
+	const struct recorded_scope *was;
 	uint32_t which;
 
 	if (!may_skip(control))
 		return;
 	which = recorded->matched = place_of(control, recorded);
-	if (which == NO_TENSOR)
+	if (which == NO_TENSOR) {
+		was = scope_was(control, recorded->scope);
+		control->skipping.others += was && recorded->place >= was->plannable;
 		return;
+	}
 	control->slots[which] = recorded->slot;
 	control->skipping.here[which] = (uint32_t)(recorded - control->now.tensors);
 	meet(control, control->shape->reference.tensors[which].pack_ns, false);
