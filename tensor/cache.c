@@ -6,7 +6,13 @@
 
 #include <spillway/wear.h>
 
+#include "tensor/entry.h"
+#include "tensor/external_traffic.h"
 #include "tensor/internal.h"
+#include "tensor/lock.h"
+#include "tensor/publish.h"
+#include "tensor/search.h"
+#include "tensor/window.h"
 
 /* To wake the store's thread takes microseconds: little of the time to write so much. */
 #define DEFER_BYTES (UINT64_C(256) << 10)

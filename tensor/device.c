@@ -2,7 +2,14 @@
 /* tensor/device.c - tensors in memory of a device, which the caller copies */
 #include <errno.h>
 
+#include "tensor/entry.h"
 #include "tensor/internal.h"
+#include "tensor/lock.h"
+#include "tensor/offer.h"
+#include "tensor/rules.h"
+#include "tensor/take.h"
+#include "tensor/window.h"
+#include "tensor/write.h"
 
 int spw_cache_offer_device(struct spw_cache *cache, const struct spw_offer *offer, uint32_t device,
 			   enum spw_cache_hint hint, spw_tensor *tensor, struct spw_copy *copy)

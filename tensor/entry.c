@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "tensor/entry.h"
 #include "tensor/internal.h"
 
 /*

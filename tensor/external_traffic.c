@@ -8,6 +8,7 @@
  * A request of the cache's may have ended for the store and not for the cache yet: for that moment
  * its bytes are taken for another's.
  */
+#include "tensor/external_traffic.h"
 #include "tensor/internal.h"
 
 /* A rank with traffic has refreshed its page by then. */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "tensor/internal.h"
+#include "tensor/lock.h"
 
 void spw_cache__lock_open(struct spw_cache *cache)
 {

@@ -2,7 +2,16 @@
 /* tensor/offer.c - offers: the same bytes again, or an entry that is kept or spilled; tokens */
 #include <errno.h>
 
+#include "tensor/entry.h"
 #include "tensor/internal.h"
+#include "tensor/lock.h"
+#include "tensor/offer.h"
+#include "tensor/recompute.h"
+#include "tensor/rules.h"
+#include "tensor/throttle.h"
+#include "tensor/trace.h"
+#include "tensor/window.h"
+#include "tensor/write.h"
 
 /* The longest element: on a device a part is looked at as elements where it lies in its storage. */
 #define ELEMENT_BYTES_MAX 16

@@ -11,7 +11,15 @@
  * not. For a GPT whose blocks are scopes this keeps the last block, the final norm, the head and
  * the loss.
  */
+#include "tensor/external_traffic.h"
 #include "tensor/internal.h"
+#include "tensor/lock.h"
+#include "tensor/position.h"
+#include "tensor/publish.h"
+#include "tensor/search.h"
+#include "tensor/trace.h"
+#include "tensor/window.h"
+#include "tensor/write.h"
 
 /*
  * Scopes that are open when a stage begins were not entered in it: their counts and their place are

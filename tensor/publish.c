@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* tensor/publish.c - how the cache is doing: for the store to publish, and over the last step */
 #include "tensor/internal.h"
+#include "tensor/lock.h"
+#include "tensor/publish.h"
 
 void spw_cache__count(const struct spw_cache *cache, struct spw_cache_stats *stats)
 {

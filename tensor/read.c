@@ -2,7 +2,12 @@
 /* tensor/read.c - reads: ahead of their use, or urgently, and how they end */
 #include <errno.h>
 
+#include "tensor/entry.h"
+#include "tensor/external_traffic.h"
 #include "tensor/internal.h"
+#include "tensor/lock.h"
+#include "tensor/read.h"
+#include "tensor/write.h"
 
 static void read_ended(struct entry *entry, int res)
 {

@@ -8,7 +8,15 @@
  */
 #include <errno.h>
 
+#include "tensor/entry.h"
 #include "tensor/internal.h"
+#include "tensor/lock.h"
+#include "tensor/recompute.h"
+#include "tensor/rules.h"
+#include "tensor/search.h"
+#include "tensor/trace.h"
+#include "tensor/window.h"
+#include "tensor/write.h"
 #include "util/checksum.h"
 
 /* ---- Giving up ---- */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* tensor/rules.c - which tensors are kept, spilled or discarded */
 #include "tensor/internal.h"
+#include "tensor/rules.h"
+#include "tensor/write.h"
 
 /* What the caller's hint says, or the plan, or else the fixed rule. */
 static enum keep_reason rule_wish(const struct entry *entry, enum spw_cache_hint hint)

@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include "tensor/internal.h"
+#include "tensor/lock.h"
+#include "tensor/search.h"
 
 static void *search(void *argument)
 {

@@ -3,7 +3,16 @@
 #include <errno.h>
 #include <time.h>
 
+#include "tensor/entry.h"
+#include "tensor/external_traffic.h"
 #include "tensor/internal.h"
+#include "tensor/lock.h"
+#include "tensor/position.h"
+#include "tensor/read.h"
+#include "tensor/take.h"
+#include "tensor/trace.h"
+#include "tensor/window.h"
+#include "tensor/write.h"
 
 /* How long a take waits for a request that other users of the store have: 10 s. */
 #define REQUEST_LOOK_NS   100000

@@ -11,6 +11,10 @@
 #include <inttypes.h>
 
 #include "tensor/internal.h"
+#include "tensor/lock.h"
+#include "tensor/throttle.h"
+#include "tensor/trace.h"
+#include "tensor/write.h"
 
 /* Until when to wait, if a write that frees memory is in flight or deferred; 0: not at all. */
 static uint64_t wait_until_ns(const struct spw_cache *cache)

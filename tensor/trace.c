@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* tensor/trace.c - what a trace is told of the cache's calls */
 #include "tensor/internal.h"
+#include "tensor/trace.h"
 
 void spw_cache__trace_recompute(struct spw_cache *cache, uint64_t now_ns)
 {

@@ -11,7 +11,11 @@
  */
 #include <errno.h>
 
+#include "tensor/entry.h"
 #include "tensor/internal.h"
+#include "tensor/read.h"
+#include "tensor/window.h"
+#include "tensor/write.h"
 
 static void window_enter(struct entry *entry)
 {

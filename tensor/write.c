@@ -2,7 +2,11 @@
 /* tensor/write.c - writes: how they begin, are deferred or cancelled, and end */
 #include <errno.h>
 
+#include "tensor/entry.h"
+#include "tensor/external_traffic.h"
 #include "tensor/internal.h"
+#include "tensor/lock.h"
+#include "tensor/write.h"
 
 static enum keep_reason reason_of(int error)
 {

@@ -8,7 +8,10 @@
  */
 #include <math.h>
 
+#include "tensor/control/background_traffic.h"
 #include "tensor/control/internal.h"
+#include "tensor/control/recording.h"
+#include "tensor/control/wear.h"
 
 #define WIDTH_NS_MIN 1000u
 

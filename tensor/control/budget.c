@@ -7,6 +7,7 @@
  */
 #include <inttypes.h>
 
+#include "tensor/control/budget.h"
 #include "tensor/control/internal.h"
 
 bool spw_control__budget_fits(const struct control *control, const struct plan *plan)

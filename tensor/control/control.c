@@ -11,7 +11,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "tensor/control/background_traffic.h"
+#include "tensor/control/budget.h"
+#include "tensor/control/device_clock.h"
+#include "tensor/control/headroom.h"
 #include "tensor/control/internal.h"
+#include "tensor/control/plan_cursor.h"
+#include "tensor/control/planning.h"
+#include "tensor/control/profile.h"
+#include "tensor/control/recording.h"
+#include "tensor/control/reference_step.h"
+#include "tensor/control/shapes.h"
+#include "tensor/control/skipped.h"
+#include "tensor/control/wear.h"
 #include "util/probes.h"
 
 int spw_control__open(const struct control_opts *opts, struct control **out)

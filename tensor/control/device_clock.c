@@ -10,6 +10,7 @@
  * The first plan waits for such a step: by the host's times the whole step would be over at once,
  * and would leave no time for the drives.
  */
+#include "tensor/control/device_clock.h"
 #include "tensor/control/internal.h"
 
 /* A mark is known by its step, and its number in that, which begins at 1. */

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 
 #include "tensor/control/internal.h"
+#include "tensor/control/planning.h"
+#include "tensor/control/recompute.h"
 
 /* Of scopes of the forward pass that have saved something. Return: how many there are. */
 static unsigned fill_reasons(const struct control *control, const struct spw_plan_reason planned[],

@@ -11,7 +11,13 @@
  * where a timeline or a bandwidth that has changed explains it. The next one soon after says what
  * is missing. A peak above the budget counts at once.
  */
+#include "tensor/control/background_traffic.h"
+#include "tensor/control/headroom.h"
 #include "tensor/control/internal.h"
+#include "tensor/control/ranks.h"
+#include "tensor/control/recording.h"
+#include "tensor/control/reference_step.h"
+#include "tensor/control/wear.h"
 
 /*
  * Replan where the timeline or a bandwidth has changed by more than this, by which two equal steps,

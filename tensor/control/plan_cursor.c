@@ -6,6 +6,9 @@
  * goes on by the fixed rule, within the memory that it has used so far, and is replanned.
  */
 #include "tensor/control/internal.h"
+#include "tensor/control/plan_cursor.h"
+#include "tensor/control/recording.h"
+#include "tensor/control/reference_step.h"
 
 /*
  * Enough in flight that no drive is idle between two requests; what is begun later takes memory

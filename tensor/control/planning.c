@@ -4,7 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tensor/control/background_traffic.h"
+#include "tensor/control/headroom.h"
 #include "tensor/control/internal.h"
+#include "tensor/control/planning.h"
+#include "tensor/control/recompute.h"
+#include "tensor/control/wear.h"
 #include "plan/internal.h"
 
 /*

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "tensor/control/internal.h"
+#include "tensor/control/profile.h"
 
 #define WIDTH_SHIFT_MIN 10u /* bins of about a microsecond */
 

@@ -8,6 +8,7 @@
  * others what it leaves. By the mean like ranks have like plans, and so get alike.
  */
 #include "tensor/control/internal.h"
+#include "tensor/control/ranks.h"
 
 /* Figures of other processes: no drives do more. */
 #define RATE_MAX (UINT64_C(1) << 50)

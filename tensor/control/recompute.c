@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tensor/control/internal.h"
+#include "tensor/control/recompute.h"
 
 bool spw_control__recompute_scope_may(const struct recorded_scope *scope)
 {

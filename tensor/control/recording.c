@@ -3,7 +3,9 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "tensor/control/device_clock.h"
 #include "tensor/control/internal.h"
+#include "tensor/control/recording.h"
 
 #define SCOPES_MIN 8192u
 /* One between any two events of tensors, and two for each scope. */

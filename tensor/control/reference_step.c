@@ -5,6 +5,8 @@
  * Figures that change little are averaged; what changes much replaces what was.
  */
 #include "tensor/control/internal.h"
+#include "tensor/control/recording.h"
+#include "tensor/control/reference_step.h"
 
 double spw_control__reference_drift(const struct recording *recording,
 				    const struct recording *reference, bool from_plan)

@@ -10,6 +10,11 @@
  * that varies, together with those before it (see skipped.c).
  */
 #include "tensor/control/internal.h"
+#include "tensor/control/plan_cursor.h"
+#include "tensor/control/recording.h"
+#include "tensor/control/reference_step.h"
+#include "tensor/control/shapes.h"
+#include "tensor/control/skipped.h"
 
 /* Of one model, before they become one. */
 #define KIN_SHAPES 2u

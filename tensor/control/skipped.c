@@ -15,6 +15,10 @@
 #include <stdlib.h>
 
 #include "tensor/control/internal.h"
+#include "tensor/control/plan_cursor.h"
+#include "tensor/control/recording.h"
+#include "tensor/control/reference_step.h"
+#include "tensor/control/skipped.h"
 
 /* Whether scopes of the reference may be missing in this step. */
 static bool may_skip(const struct control *control)

@@ -5,6 +5,7 @@
  * Time that is waited counts as neither compute nor stall: the next plan is for the step as fast as
  * it is.
  */
+#include "tensor/control/budget.h"
 #include "tensor/control/internal.h"
 
 /* When the plan is as far; and steps are by now, if they have become faster since it was made. */

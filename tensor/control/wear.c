@@ -12,6 +12,7 @@
  * step before, so that the allowance is for what was not planned.
  */
 #include "tensor/control/internal.h"
+#include "tensor/control/wear.h"
 
 #define DAY_NS  86400e9
 #define HOUR_NS 3600e9

@@ -4,7 +4,9 @@
 #define SPW_TEST_CACHE_INSIDE_H
 
 #include "tensor/control/internal.h"
+#include "tensor/control/recording.h"
 #include "tensor/internal.h"
+#include "tensor/lock.h"
 #include "tests/model/cache_model.h"
 
 struct model_sums {

@@ -14,6 +14,7 @@
 #include "store/store.h"
 #include "store/transfer.h"
 #include "store/write.h"
+#include "tensor/entry.h"
 #include "tensor/internal.h"
 #include "tests/sim/sim.h"
 

@@ -9,6 +9,7 @@
 #ifndef SPW_TEST_CACHE_FAR_H
 #define SPW_TEST_CACHE_FAR_H
 
+#include "tensor/entry.h"
 #include "tests/unit/cache_rig.h"
 
 #define DEVICE 1u

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_cache.c - the tensor cache over a scripted store: states, identity, keeping */
 /* link: simstore libspillway */
+#include "tensor/entry.h"
 #include "tests/unit/cache_rig.h"
 
 /* ---- The course of an entry's life ---- */

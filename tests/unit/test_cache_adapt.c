@@ -6,6 +6,11 @@
  * What shows outside only as a little more memory or a step that now and then takes longer.
  */
 /* link: simstore libspillway */
+#include "tensor/control/planning.h"
+#include "tensor/control/reference_step.h"
+#include "tensor/entry.h"
+#include "tensor/lock.h"
+#include "tensor/window.h"
 #include "tests/unit/cache_sim.h"
 
 static void open_at(enum spw_cache_mode mode, double write, double read)

@@ -7,6 +7,7 @@
 /* link: simstore libspillway */
 #include "tests/random.h"
 #include "tensor/control/internal.h"
+#include "tensor/control/recording.h"
 #include "tests/unit/cache_far.h"
 
 /* ---- A host that is ahead of the device ---- */

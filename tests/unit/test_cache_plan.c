@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_cache_plan.c - the cache that plans, in virtual time: what it makes of changes */
 /* link: simstore libspillway */
+#include "tensor/lock.h"
 #include "tests/unit/cache_sim.h"
 
 #define STALL_MAX 0.02

@@ -4,6 +4,9 @@
  * of what all get, and what they get becomes equal
  */
 /* link: simstore libspillway */
+#include "tensor/control/ranks.h"
+#include "tensor/external_traffic.h"
+#include "tensor/lock.h"
 #include "tests/unit/cache_sim.h"
 
 #include <pthread.h>

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * tensor/control/recompute.h - plans of scopes: what the planner is asked, and what becomes of it
+ */
+#ifndef SPW_TENSOR_CONTROL_RECOMPUTE_H
+#define SPW_TENSOR_CONTROL_RECOMPUTE_H
+
+#include "tensor/control/internal.h"
+
+/* Whether the scope can be recomputed, as far as the caller has said. */
+bool spw_control__recompute_scope_may(const struct recorded_scope *scope);
+/* Whether some scope of the reference can. */
+bool spw_control__recompute_may(const struct recording *reference);
+/* As spw_plan(), with all scopes that may be recomputed. */
+int spw_control__recompute_plan(struct asked *asked, const struct spw_plan_step *step,
+				struct plan *plan);
+/* The choices have been changed: what they lead to. */
+int spw_control__recompute_simulate(struct asked *asked, const struct spw_plan_step *step,
+				    struct plan *plan);
+/* From when on what is spilled is read. */
+int spw_control__recompute_schedule(struct asked *asked, const struct spw_plan_step *step,
+				    struct plan *plan);
+
+/* Of the plan, a reason for each scope of the reference. */
+int spw_control__recompute_explain(struct asked *asked, const struct spw_plan_step *step,
+				   const struct plan *plan, struct spw_plan_reason reasons[]);
+
+#endif

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT */
+/* tensor/control/recording.h - a step's scopes and tensors, and the times of each */
+#ifndef SPW_TENSOR_CONTROL_RECORDING_H
+#define SPW_TENSOR_CONTROL_RECORDING_H
+
+#include "tensor/control/internal.h"
+
+int spw_control__recording_open(struct control *control);
+void spw_control__recording_close(struct control *control);
+/* Compute time of this step: a device's, where that is known, and else the host's. */
+uint64_t spw_control__recording_compute_ns(const struct control *control);
+uint64_t spw_control__recording_host_ns(const struct control *control);
+/* Of this step if nothing had been skipped: all that is recorded has such times. */
+uint64_t spw_control__recording_whole_ns(const struct control *control);
+void spw_control__recording_begin(struct control *control);
+void spw_control__recording_end(struct control *control);
+/* The time of an event: later than that of the one before, so that the planner sees their order. */
+uint64_t spw_control__recording_event_ns(struct control *control);
+/* Return: its number, or NO_SCOPE. */
+uint32_t spw_control__recording_scope(struct control *control, uint64_t key);
+/* Return: the scope that has been left, or NO_SCOPE. */
+uint32_t spw_control__recording_leave(struct control *control, uint32_t outer);
+/* Its record in this step, or NULL. */
+/*
+ * Whether it tells what step this is: by it the step is known. What only serves to compute scopes
+ * again does not: whether one more is offered depends on how long the plan has others hold it.
+ */
+static inline bool spw_control__has_place(const struct recorded *recorded)
+{
+	return recorded->plannable && !recorded->only_input;
+}
+
+static inline struct recorded *spw_control__recording_of(const struct control *control,
+							 const struct track *track)
+{
+	if (!control->recording || track->recorded == NO_TENSOR || track->step != control->step)
+		return NULL;
+	return &control->now.tensors[track->recorded];
+}
+/* Time of this step that takes have waited for I/O. */
+static inline uint64_t spw_control__stalled_ns(const struct control *control)
+{
+	/* One may have been held back since the step before. */
+	return control->waited_ns - SPW_MIN(control->throttled_ns, control->waited_ns);
+}
+/* Whether it is recorded as one that may be planned for. */
+static inline bool spw_control__may_plan(const struct control *control, uint64_t bytes,
+					 enum spw_cache_hint hint)
+{
+	return control->stage == SPW_STAGE_FORWARD &&
+	       (bytes >= control->opts.cache.min_bytes || hint == SPW_HINT_SPILL);
+}
+struct recorded *spw_control__recording_offer(struct control *control, struct track *track,
+					      uint32_t slot, uint64_t bytes,
+					      enum spw_cache_hint hint);
+void spw_control__recording_take(struct control *control, struct recorded *recorded);
+void spw_control__recording_release(struct control *control, struct recorded *recorded);
+/* Something was saved in the present scope; @recorded as the input that it is recomputed from. */
+void spw_control__recording_saved(struct control *control);
+void spw_control__recording_input(struct control *control, struct recorded *recorded);
+/* The step's compute stands still from here on; or goes on, if nothing else holds it. */
+void spw_control__recording_away(struct control *control, bool away, uint64_t now_ns);
+
+#endif

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: MIT */
+/* tensor/rules.h - which tensors are kept, spilled or discarded */
+#ifndef SPW_TENSOR_RULES_H
+#define SPW_TENSOR_RULES_H
+
+#include "tensor/internal.h"
+
+enum keep_reason spw_cache__rule_keep(const struct entry *entry, enum spw_cache_hint hint);
+/* Whether to discard it: it will be recomputed. */
+bool spw_cache__rule_discards(const struct entry *entry, enum spw_cache_hint hint);
+/* The scope that the caller is in; no two have the same number. */
+uint64_t spw_cache__rule_scope(const struct spw_cache *cache);
+void spw_cache__rule_offered(struct spw_cache *cache, uint64_t len_bytes, bool spilled);
+
+#endif

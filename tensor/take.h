@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: MIT */
+/* tensor/take.h - takes, leases and releases */
+#ifndef SPW_TENSOR_TAKE_H
+#define SPW_TENSOR_TAKE_H
+
+#include "tensor/internal.h"
+
+/* A lease of the entry's memory goes out. @taken: from @offset_bytes of the storage on. */
+void spw_cache__take_lease(struct entry *entry, uint64_t offset_bytes, struct spw_taken *taken);
+
+#endif
