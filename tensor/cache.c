@@ -188,3 +188,16 @@ void spw_cache_reset_peak(struct spw_cache *cache)
 	cache->count.prefetched_bytes_max = cache->count.prefetched_bytes;
 	spw_cache__unlock(cache);
 }
+
+unsigned spw_cache_profile(struct spw_cache *cache, struct spw_memory_point points[],
+			   unsigned count)
+{
+	struct spw_memory_point all[SPW_MEMORY_POINTS_MAX];
+	unsigned found;
+
+	spw_cache__lock(cache);
+	found = spw_control__profile(control_of(cache), all);
+	spw_cache__unlock(cache);
+	memcpy(points, all, SPW_MIN(found, count) * sizeof(*points));
+	return found;
+}

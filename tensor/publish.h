@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tensor/publish.h - how the cache is doing: for the store to publish, and over the last step */
+/* tensor/publish.h - the counters as they are now, which the store publishes */
 #ifndef SPW_TENSOR_PUBLISH_H
 #define SPW_TENSOR_PUBLISH_H
 
