@@ -59,7 +59,8 @@ all: $(BUILD)/libspillway.so $(BUILD)/libspillway.a $(BUILD)/spillway ## build t
 # Other flags or another compiler: compile again.
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
-	@echo '$(CC) $(cflags) $(harden) $(CFLAGS) $(LTO) $(ldflags)' | cmp -s - $@ || echo '$(CC) $(cflags) $(harden) $(CFLAGS) $(LTO) $(ldflags)' > $@
+	@echo '$(CC) $(cflags) $(harden) $(CFLAGS) $(COUNTING) $(LTO) $(ldflags)' | cmp -s - $@ || \
+		echo '$(CC) $(cflags) $(harden) $(CFLAGS) $(COUNTING) $(LTO) $(ldflags)' > $@
 .PHONY: FORCE
 FORCE:
 
@@ -94,6 +95,13 @@ $(BUILD)/spillway: $(tool_obj) $(BUILD)/libspillway.a
 # ---- Test -------------------------------------------------------------------------------------------------------------------------
 # A test links the whole library, or, if a line of its source reads `/* link: util tools/ui/stop */`, the objects of those folders and
 # files only (libspillway: the library): so it may replace a layer by a fake, or include a source file to reach what is static in it.
+
+# For coverage, the library's sources count the branches that they take, also where a test includes one. All else need not be slow.
+ifdef COUNTING
+counted := $(lib_obj) $(patsubst %.c,$(BUILD)/%.o,$(shell grep -l '^#include ".*\.c"' $(test_src)))
+$(counted): private override CFLAGS += $(COUNTING)
+$(filter-out $(counted),$(test_obj)) $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/sim/*.c)): private override CFLAGS += -O2
+endif
 
 # Version 2 of cmocka has other names for what version 1 knows by these alone.
 $(test_obj): private cflags += -DCMOCKA_DISABLE_DEPRECATION_WARNINGS
@@ -140,7 +148,7 @@ run_tests = @scripts/deps.sh build test && $(MAKE) --no-print-directory build-te
 # What others use drives for, and fio: a case whose tool is missing is skipped, and says so.
 install_others = @scripts/deps.sh others || echo 'what needs them is skipped' >&2
 
-.PHONY: test test-all test-rest test-unit test-integration test-python test-asan test-tsan test-valgrind
+.PHONY: test test-all test-rest test-uncovered test-unit test-integration test-python test-asan test-tsan test-valgrind
 test: ## install what is missing, build, run what a change to the library or the package can break; WORDS= for some, here and below
 	$(run_tests) --layer test
 test-all: ## every test: all configurations, and the runner, rig, soak, benches, demo, examples, fio engine
@@ -149,6 +157,9 @@ test-all: ## every test: all configurations, and the runner, rig, soak, benches,
 test-rest: ## what test-all has and test has not
 	$(install_others)
 	$(run_tests) --layer rest
+test-uncovered: ## test-all without the C integration tests in the configurations in which make coverage runs them
+	$(install_others)
+	$(run_tests) $(covered:%=--except %)
 test-unit: ## only tests/unit
 	$(run_tests) --kind unit
 test-integration: ## only tests/integration: C programs in every configuration, and scripts
@@ -233,16 +244,22 @@ mutants: ## seeded bugs, one at a time: the tests must catch each; WORDS= for so
 	@tests/mutants/run.py --build $(BUILD)-mutants $(if $(PART),--part $(PART)) --table docs/generated/mutants.md $(WORDS)
 
 .PHONY: coverage
-coverage: ## lines and branches that the C tests reach, per layer; fails below the floors; report in BUILD-coverage/coverage.txt
+coverage: ## C tests in two configurations: what they reach, per layer; fails below the floors; report in BUILD-coverage/coverage.txt
 	@scripts/deps.sh coverage
-	@$(MAKE) --no-print-directory BUILD=$(BUILD)-coverage CFLAGS='-O0 -g --coverage -fprofile-update=atomic' coverage-run
+	@$(MAKE) --no-print-directory BUILD=$(BUILD)-coverage CFLAGS='-O0 -g' COUNTING='--coverage -fprofile-update=atomic' \
+		LDFLAGS=--coverage coverage-run
 
-# Whether tests pass is for make test to say: here only what they reach counts.
+# Both backends, and both kinds of drives.
+covered := files-libaio loop512-io_uring
+
+# Which lines are reached is told also where a test fails.
 .PHONY: coverage-run
 coverage-run:
 	@find $(BUILD) -name '*.gcda' -delete 2>/dev/null; true
-	-$(run_tests) --kind unit --kind integration --config files-io_uring --config files-libaio --config loop512-io_uring --timeout 900 .c
-	@scripts/coverage.sh $(BUILD) $(layers)
+	@status=0; $(MAKE) --no-print-directory coverage-tests || status=1; scripts/coverage.sh $(BUILD) $(layers) && exit $$status
+.PHONY: coverage-tests
+coverage-tests:
+	$(run_tests) --kind unit --kind integration $(covered:%=--config %) --timeout 900 .c
 
 # ---- Show -------------------------------------------------------------------------------------------------------------------------
 

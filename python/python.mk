@@ -11,7 +11,6 @@ hooks_made  := $(if $(hooks_found),$(BUILD)/_hooks.abi3.so)
 all: $(hooks_made)
 
 $(hooks_obj): private cflags += -isystem $(firstword $(hooks_found))
-$(hooks_obj) $(hooks_made): override CFLAGS := $(filter-out --coverage -fprofile-update=atomic,$(CFLAGS))
 
 $(BUILD)/_hooks.abi3.so: $(hooks_obj)
 	$(call say,LD,$@)

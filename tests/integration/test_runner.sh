@@ -236,6 +236,16 @@ expect_no_output "never reached"
 expect_closing "1 passed, 3 failed, 1 skipped"
 expect_clean
 
+begin "two parts of all configurations make all"
+for part in "--config files-libaio --config loop512-io_uring" "--except files-libaio --except loop512-io_uring"; do
+    # shellcheck disable=SC2086 # words
+    expect_exit 0 run_tests --kind integration --list $part
+    cat "$OUTPUT" >>"$TEST_TMP/parts"
+done
+expect_exit 0 run_tests --kind integration --list
+expect_equal "$(sort "$OUTPUT")" "$(sort "$TEST_TMP/parts")" "configurations"
+expect_exit 2 run_tests --except files-libaoi --list
+
 begin "a layer is a part of all: what make test runs, and what it does not"
 sed '1a# layer: all' "$tree/tests/integration/test_nothing.sh" >"$tree/tests/integration/test_harness.sh"
 for layer in test rest all; do
@@ -259,7 +269,7 @@ expect_equal 10 "$(sed -n '/^Longest:/,/^$/p' "$OUTPUT" | grep -c 'test_one_of_'
 expect_closing "11 passed, 0 failed, 0 skipped"
 expect_equal 11 "$(grep -c 'integration/test_one_of_[0-9]*": [0-9.]*,*$' "$tree/build/test-logs/times.json")" "times"
 
-begin "Python tests are one process, and are counted by file and case"
+begin "a few files of Python tests are one process, and are counted by file and case"
 cat >"$tree/tests/python/test_some.py" <<'END'
 import os
 import pytest
@@ -278,6 +288,13 @@ else
     expect_output "no accelerator" "test_bad: AssertionError" "some output" "python/test_some  (1)" "python/test_there  (1)"
     expect_closing "2 passed, 1 failed, 1 skipped"
     expect_clean
+
+    begin "many are two processes, each with its log"
+    for number in {10..29}; do echo 'def test_good(): pass' >"$tree/tests/python/test_many_$number.py"; done
+    expect_exit 0 run_tests --kind python test_many_
+    expect_closing "20 passed, 0 failed, 0 skipped"
+    expect_equal "10 10" "$(cat "$tree"/build/test-logs/python{,-2}.log | sed -n 's/^=* \([0-9]*\) passed.*/\1/p' | paste -sd' ')" "cases of each"
+    rm "$tree"/tests/python/test_many_*
 
     begin "the ecosystem is run only if it is asked for, and finds no package but an installed one"
     mkdir "$tree/tests/ecosystem"

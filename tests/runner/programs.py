@@ -157,20 +157,21 @@ class Script(Program):
 
 
 class PythonFiles(Program):
-    """All pytest files of a kind, in one process: to import PyTorch takes longer than most."""
+    """Many pytest files of a kind, in one process: to import PyTorch takes longer than most."""
 
     VERDICT = re.compile(r"(.+?)(?: (PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS)\b.*|"
                          r" Fatal .*| Timeout .*| *)$")
     speaks = True
 
-    def __init__(self, files, python):
+    def __init__(self, files, python, part=0):
         super().__init__(files[0].kind, os.path.dirname(files[0].path), files[0].path)
+        self.part = part
         self.parallel = all(file.parallel for file in files)
         self.files = files
         self.python = python
 
     def label(self, _config):
-        return self.kind
+        return f"{self.kind}-{self.part + 1}" if self.part else self.kind
 
     def command(self, args, place):
         # The ecosystem has the package and the library that are installed, as users have them.
