@@ -197,6 +197,9 @@ int spw_engine__queue_prepare_any(struct spw_queue *queue, struct spw_io *io);
 /* Fill in a part whose io is whole from that io, which is IO_ISSUED from then on. */
 void spw_engine__part_unfold(struct spw_queue *queue, struct spw_part *part);
 
+/* Set the limits of requests to a device, by its geometry and the backend that is open. */
+void spw_engine__queue_limit(struct spw_queue *queue, struct spw_queue_device *device);
+
 /* spw_queue_open() with the backends to try, in order. */
 int spw_engine__queue_open_with(struct spw_device *const devices[], unsigned count,
 				const struct spw_queue_opts *opts,
@@ -254,6 +257,8 @@ static inline void spw_engine__slot_give(struct spw_queue *queue, struct spw_que
  */
 void spw_engine__queue_place(struct spw_queue *queue, unsigned device, const uint16_t ids[],
 			     unsigned count);
+/* No device places data: as before the backend's open. */
+void spw_engine__queue_unplace(struct spw_queue *queue);
 
 /* What an io, or a part of it, names; 0: nothing. */
 static inline uint32_t spw_engine__placement_of(const struct spw_queue_device *dev,

@@ -12,16 +12,6 @@
 #include "engine/backend.h"
 #include "util/util.h"
 
-/* BIO_MAX_VECS: a request of several bios is handed to a worker thread of the kernel. */
-#define PART_SEGMENTS_MAX 256u
-#define PART_BYTES_MAX    (16u << 20)
-
-/* Targets that tell no limit (NVMe over TCP without MDTS) are known to fail longer ones. */
-#define FAR_PART_BYTES_MAX (1u << 20)
-
-/* 504 KiB, what PRP lists of one page allow: one that is split may never complete. */
-#define POLLED_SEGMENTS_ASSUMED 127u
-
 void spw_queue_opts_init(struct spw_queue_opts *opts, size_t size)
 {
 	struct spw_queue_opts defaults = {.size = sizeof(defaults), .depth = 32};
@@ -52,39 +42,6 @@ int spw_engine__queue_sleep(struct spw_queue *q, int64_t timeout_ns)
 	if (ret > 0)
 		spw_engine__wake_drain(&q->wake);
 	return ret < 0 ? -errno : ret == 0 ? -ETIME : 0;
-}
-
-static void set_limits(struct spw_queue *q, struct spw_queue_device *dev)
-{
-	const struct spw_geometry *g = &dev->device->geometry;
-	uint32_t block_pages = (uint32_t)(g->logical_block_bytes / q->page_bytes);
-	uint64_t whole;
-
-	dev->part_bytes_max = PART_BYTES_MAX;
-	dev->segments_max = PART_SEGMENTS_MAX;
-	if (q->polls) {
-		dev->part_bytes_max = g->transfer_bytes_max;
-		dev->segments_max =
-			(g->segments_max ? g->segments_max : POLLED_SEGMENTS_ASSUMED) - 1;
-		dev->boundary_bytes = dev->device->boundary_bytes;
-		dev->start_bytes = dev->device->start_bytes;
-	}
-	if (q->ops->limits)
-		q->ops->limits(q, dev);
-	if (dev->device->transport.far)
-		dev->part_bytes_max = SPW_MIN(dev->part_bytes_max, FAR_PART_BYTES_MAX);
-	/* One logical block always fits, at any address. */
-	dev->segments_max = SPW_MAX(dev->segments_max, block_pages + 2);
-	dev->part_bytes_max = SPW_MAX(dev->part_bytes_max, g->logical_block_bytes);
-	SPW_ASSERT(dev->part_bytes_max >= g->logical_block_bytes); /* QUEUE-5 */
-	dev->uncut_bytes = (uint32_t)((dev->segments_max - 1) * q->page_bytes);
-	dev->uncut_bytes = SPW_MIN(dev->uncut_bytes, dev->part_bytes_max);
-	whole = (uint64_t)(dev->segments_max - 1) * q->arena_page_bytes;
-	dev->whole_mask = dev->block_mask | dev->align_mask;
-	dev->whole_bytes = whole < dev->part_bytes_max ? (uint32_t)whole : dev->part_bytes_max;
-	/* Where a transfer may have to be cut, each is looked at. */
-	if (dev->boundary_bytes > 0)
-		dev->uncut_bytes = dev->whole_bytes = 0;
 }
 
 static void set_up_device(struct spw_queue *q, unsigned index, const struct spw_device *device)
@@ -173,34 +130,6 @@ static void settle_wait_mode(struct spw_queue *q)
 	}
 }
 
-void spw_engine__queue_place(struct spw_queue *q, unsigned index, const uint16_t ids[],
-			     unsigned count)
-{
-	struct spw_queue_device *dev = &q->devices[index];
-
-	if (q->placement == 0)
-		return;
-	if (count == 0) {
-		spw_log(&q->log, SPW_LOG_INFO,
-			"%s: writes to %s name no placement (FDP, write streams): there is none",
-			q->ops->name, dev->device->path);
-		return;
-	}
-	for (uint32_t i = 0; i <= SPW_PLACEMENT_MAX; i++)
-		dev->placements[i] = SPW_PLACED | ids[((i ? i : q->placement) - 1) % count];
-	q->stats.drives_placing++;
-	spw_log(&q->log, SPW_LOG_INFO, "%s: %s has %u placement%s%s", q->ops->name,
-		dev->device->path, count, count == 1 ? "" : "s",
-		count == 1 ? "; nothing is kept apart" : "");
-}
-
-static void forget_placements(struct spw_queue *q)
-{
-	for (unsigned i = 0; i < q->device_count; i++)
-		memset(q->devices[i].placements, 0, sizeof(q->devices[i].placements));
-	q->stats.drives_placing = 0;
-}
-
 static int open_backend(struct spw_queue *q, const struct spw_backend_ops *const candidates[],
 			unsigned count)
 {
@@ -218,7 +147,7 @@ static int open_backend(struct spw_queue *q, const struct spw_backend_ops *const
 		q->registered_bytes = 0;
 		q->prepare = spw_engine__queue_prepare_any;
 		q->polls = false;
-		forget_placements(q);
+		spw_engine__queue_unplace(q);
 		/* The one before may have made do with another. */
 		q->wait_mode = wait_mode;
 		ret = q->ops->open(q);
@@ -266,7 +195,7 @@ int spw_engine__queue_open_with(struct spw_device *const devices[], unsigned cou
 	if (q->arena && q->arena->pages != SPW_PAGES_PLAIN && !q->polls)
 		q->arena_page_bytes = SPW_HUGE_PAGE_BYTES;
 	for (unsigned i = 0; i < count; i++)
-		set_limits(q, &q->devices[i]);
+		spw_engine__queue_limit(q, &q->devices[i]);
 	*out = q;
 	return 0;
 fail:
