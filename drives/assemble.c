@@ -55,18 +55,20 @@ static void note_missing(const struct spw_candidate *candidates, unsigned count,
 	(void)snprintf(out->missing_words, sizeof(out->missing_words), "%s", words);
 }
 
-static int assemble(const char *const paths[], unsigned count, bool read_only, unsigned *missing,
-		    const struct spw_log *log, struct spw_assembly *out)
+int spw_drives__assemble(const char *const paths[], unsigned count, bool read_only,
+			 const struct spw_log *log, struct spw_assembly *out)
 {
 	struct spw_candidate *candidates;
+	unsigned missing;
 	int rc;
 
 	memset(out, 0, sizeof(*out));
-	rc = spw_drives__candidates_examine(paths, count, read_only, missing, log, &candidates);
+	rc = spw_drives__candidates_examine(paths, count, read_only, &missing, log, &candidates);
 	if (rc != 0)
 		goto out;
 	SPW_ASSERT(candidates);
-	if (missing && *missing > 0)
+	out->missing = missing;
+	if (missing > 0)
 		note_missing(candidates, count, out);
 	rc = take_members(candidates, count, out);
 	/* What a child of fork(2) inherits, it would keep locked after its parent was killed. */
@@ -77,23 +79,6 @@ static int assemble(const char *const paths[], unsigned count, bool read_only, u
 		spw_drives__assembly_close(out);
 out:
 	spw_drives__candidates_close(candidates, count);
-	return rc;
-}
-
-int spw_drives__assemble(const char *const paths[], unsigned count, bool read_only,
-			 const struct spw_log *log, struct spw_assembly *out)
-{
-	return assemble(paths, count, read_only, NULL, log, out);
-}
-
-int spw_drives__assemble_some(const char *const paths[], unsigned count, bool read_only,
-			      const struct spw_log *log, struct spw_assembly *out)
-{
-	unsigned missing;
-	int rc = assemble(paths, count, read_only, &missing, log, out);
-
-	if (rc == 0)
-		out->missing = missing;
 	return rc;
 }
 

@@ -29,26 +29,19 @@ struct spw_assembly {
 };
 
 /**
- * spw_drives__assemble - open the drives of a store and verify that they are all of it and nothing
- * else
- * @paths:      in any order
- * @read_only:  open read-only and do not mind who else uses the drives; else a drive that is
- *              mounted or held is refused
+ * spw_drives__assemble - open the drives of a store and verify that they are of one store
+ * @paths:      in any order; those of missing drives may lead nowhere
+ * @read_only:  open read-only, whatever else uses the drives; else a drive that is mounted or held
+ *              is refused
  * @log:        a damaged copy beside an intact one is a warning; may be NULL
  * @out:        set on success, else empty; to be given to spw_drives__assembly_close()
  *
- * Takes no lock: see spw_drives__assembly_lock(). Return: 0 or as spw_store_open().
+ * Drives may be missing, see out->missing: what the others hold decides whether the store can be
+ * opened. Takes no lock: see spw_drives__assembly_lock(). Return: 0 or as spw_store_open().
  */
 int spw_drives__assemble(const char *const paths[], unsigned count, bool read_only,
 			 const struct spw_log *log, struct spw_assembly *out);
-
-/*
- * The same, but drives may be missing, and paths lead nowhere: out->missing. What is on the others
- * decides whether that will do. Return: also 0 then.
- */
-int spw_drives__assemble_some(const char *const paths[], unsigned count, bool read_only,
-			      const struct spw_log *log, struct spw_assembly *out);
-/* As spw_drives__assemble() would have failed. */
+/* out->missing is not 0: which drives, and what to do. Return: the error of the first. */
 int spw_drives__assembly_missing_error(const struct spw_assembly *assembly);
 void spw_drives__assembly_close(struct spw_assembly *assembly);
 

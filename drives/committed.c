@@ -229,7 +229,7 @@ int spw_committed(const char *const paths[], unsigned count, uint32_t partition,
 	struct spw_commit_info all = {.size = SPW_MIN(size, sizeof(all))};
 	struct spw_commits_found found;
 	struct spw_assembly assembly;
-	int slot = -1, rc = spw_drives__assemble_some(paths, count, true, NULL, &assembly);
+	int slot = -1, rc = spw_drives__assemble(paths, count, true, NULL, &assembly);
 
 	if (rc)
 		return rc;

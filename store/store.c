@@ -304,8 +304,7 @@ int spw_store_open(const char *const paths[], unsigned count, const struct spw_s
 		spw_opts_merge(&store->opts, sizeof(store->opts), opts, opts->size);
 	rc = check_opts(&store->opts);
 	if (!rc)
-		rc = spw_drives__assemble_some(paths, count, false, &store->opts.log,
-					       &store->assembly);
+		rc = spw_drives__assemble(paths, count, false, &store->opts.log, &store->assembly);
 	for (size_t i = 0; !rc && i < SPW_ARRAY_LEN(parts); i++)
 		rc = parts[i](store);
 	if (rc == -ENOMEM)

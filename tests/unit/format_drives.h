@@ -220,12 +220,25 @@ static inline void damage_copy(const char *path, unsigned copy)
 	write_at(path, copy_offset(path, copy) + 0x800, zeros, sizeof(zeros));
 }
 
+/* All drives of a store: that one is missing is an error. */
+static inline int assemble_all(const char *const paths[], unsigned count, const struct spw_log *log,
+			       struct spw_assembly *assembly)
+{
+	int rc = spw_drives__assemble(paths, count, false, log, assembly);
+
+	if (rc == 0 && assembly->missing > 0) {
+		rc = spw_drives__assembly_missing_error(assembly);
+		spw_drives__assembly_close(assembly);
+	}
+	return rc;
+}
+
 /* What open and check do, which must say the same; and neither writes. */
 static inline int check_drives(const char *const paths[], unsigned count)
 {
 	struct spw_assembly assembly;
 	uint64_t before = hash_all();
-	int rc = spw_drives__assemble(paths, count, false, NULL, &assembly);
+	int rc = assemble_all(paths, count, NULL, &assembly);
 
 	spw_drives__assembly_close(&assembly);
 	assert_int_equal(spw_check(paths, count, NULL, NULL), rc);

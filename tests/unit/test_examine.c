@@ -47,7 +47,7 @@ static int assemble(void)
 {
 	struct spw_log log = {.write = hear};
 	struct spw_assembly assembly;
-	int rc = spw_drives__assemble(drives, DRIVES, false, &log, &assembly);
+	int rc = assemble_all(drives, DRIVES, &log, &assembly);
 
 	spw_drives__assembly_close(&assembly);
 	return rc;

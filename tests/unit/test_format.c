@@ -91,7 +91,7 @@ DRIVE_CASE(test_assembled_in_order)
 	struct spw_assembly assembly;
 
 	expect(0, format_drives(DRIVES, false, NULL));
-	expect(0, spw_drives__assemble(shuffled, DRIVES, false, NULL, &assembly));
+	expect(0, assemble_all(shuffled, DRIVES, NULL, &assembly));
 	assert_int_equal(assembly.count, DRIVES);
 	for (unsigned i = 0; i < DRIVES; i++) {
 		assert_int_equal(assembly.superblocks[i].drive_index, i);
@@ -521,7 +521,7 @@ DRIVE_CASE(test_drive_faults)
 	expect(0, spw_drives__assemble(drives, DRIVES, true, NULL, &assembly));
 	spw_drives__assembly_close(&assembly);
 	expect_refusal(-EPROTONOSUPPORT, "newer version",
-		       spw_drives__assemble(drives, DRIVES, false, NULL, &assembly));
+		       assemble_all(drives, DRIVES, NULL, &assembly));
 	change_copies(drives[0], set_incompatible_feature);
 	expect_refusal(-EPROTONOSUPPORT, "drive0: was formatted by a newer version",
 		       check_drives(drives, DRIVES));
@@ -595,7 +595,7 @@ DRIVE_CASE(test_one_damaged_copy_serves)
 		expect(0, spw_check(drives, DRIVES, NULL, info));
 		assert_int_equal(info[0].copies_good, 2);
 		assert_int_equal(info[1].copies_good, 1);
-		expect(0, spw_drives__assemble(drives, DRIVES, false, &log, &assembly));
+		expect(0, assemble_all(drives, DRIVES, &log, &assembly));
 		spw_drives__assembly_close(&assembly);
 		assert_int_equal(warnings, copy + 1);
 	}
@@ -700,7 +700,7 @@ DRIVE_CASE(test_written_over_just_now)
 	struct spw_assembly assembly;
 
 	expect(0, format_drives(DRIVES, false, NULL));
-	expect(0, spw_drives__assemble(drives, DRIVES, false, NULL, &assembly));
+	expect(0, assemble_all(drives, DRIVES, NULL, &assembly));
 	fill(drives[2], 0, SPW_SUPERBLOCK_BYTES, 0x5a);
 	expect(0, spw_drives__assembly_lock(&assembly, 0));
 	expect_refusal(-EMEDIUMTYPE, "unknown data at byte 0 (5a 5a 5a 5a)",
@@ -724,8 +724,8 @@ DRIVE_CASE(test_partitions_have_one_owner)
 	uint64_t before;
 
 	expect(0, format_drives(DRIVES, false, NULL));
-	expect(0, spw_drives__assemble(drives, DRIVES, false, NULL, &a));
-	expect(0, spw_drives__assemble(drives, DRIVES, false, NULL, &b));
+	expect(0, assemble_all(drives, DRIVES, NULL, &a));
+	expect(0, assemble_all(drives, DRIVES, NULL, &b));
 	expect(0, spw_drives__assembly_lock(&a, 1));
 	assert_int_equal(partitions_in_use(), 1);
 	expect_refusal(-EBUSY, "partition 1", spw_drives__assembly_lock(&b, 1));
@@ -749,8 +749,8 @@ DRIVE_CASE(test_failed_lock_leaves_nothing_locked)
 	struct spw_assembly a, b;
 
 	expect(0, format_drives(DRIVES, false, NULL));
-	expect(0, spw_drives__assemble(drives, DRIVES, false, NULL, &a));
-	expect(0, spw_drives__assemble(drives, DRIVES, false, NULL, &b));
+	expect(0, assemble_all(drives, DRIVES, NULL, &a));
+	expect(0, assemble_all(drives, DRIVES, NULL, &b));
 	expect(0, spw_device_lock(a.devices[2], spw_layout__partition_offset(&a.superblocks[2], 0),
 				  1));
 	expect(-EBUSY, spw_drives__assembly_lock(&b, 0));
@@ -766,7 +766,7 @@ DRIVE_CASE(test_format_between_assembling_and_locking)
 	struct spw_assembly assembly;
 
 	expect(0, format_drives(DRIVES, false, NULL));
-	expect(0, spw_drives__assemble(drives, DRIVES, false, NULL, &assembly));
+	expect(0, assemble_all(drives, DRIVES, NULL, &assembly));
 	expect(0, format_drives(DRIVES, true, NULL));
 	expect(0, spw_drives__assembly_lock(&assembly, 0));
 	expect_refusal(-EUCLEAN, "formatted by another process just now",
@@ -863,7 +863,7 @@ DRIVE_CASE(test_probe)
 	expect_probe(drives[3], -ENOSPC, "nothing known", "at least 16 MiB");
 	expect(0, format_drives(DRIVES, false, NULL));
 	expect_probe(drives[1], -EEXIST, "drive 2 of 3", "carries a spillway store");
-	expect(0, spw_drives__assemble(drives, DRIVES, false, NULL, &assembly));
+	expect(0, assemble_all(drives, DRIVES, NULL, &assembly));
 	expect(0, spw_drives__assembly_lock(&assembly, 0));
 	expect_probe(drives[1], -EBUSY, "drive 2 of 3", "a process has a store on it open");
 	spw_drives__assembly_close(&assembly);

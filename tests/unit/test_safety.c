@@ -155,7 +155,7 @@ DRIVE_CASE(test_a_lock_behind_the_end)
 
 	make_drive(drives[0], 64 * MIB);
 	expect(0, format_drives(1, false, NULL));
-	expect(0, spw_drives__assemble(drives, 1, false, NULL, &assembly));
+	expect(0, assemble_all(drives, 1, NULL, &assembly));
 	expect(0, spw_drives__assembly_lock(&assembly, 1));
 	assert_int_equal(truncate(drives[0], 20 * (off_t)MIB), 0);
 	expect_refusal(-EBUSY, "a process has a store on it open", format_drives(1, true, NULL));
