@@ -143,7 +143,7 @@ int spw_cache_ahead(struct spw_cache *cache, spw_tensor *tensor, struct spw_take
 	SPW_ASSERT(!entry || (entry->in_window && !entry_at_owner(entry)));
 	if (entry && entry->state == ENTRY_RESIDENT && !entry->copy_failed) {
 		cache->count.tensors_ahead++;
-		entry->ahead = true;
+		entry->copied_ahead = true;
 		*tensor = spw_cache__entry_id(entry);
 		spw_cache__take_lease(entry, entry->offset_bytes, taken);
 		spw_cache__window_fill(cache);

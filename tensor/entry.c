@@ -273,7 +273,6 @@ void spw_cache__entry_cancel_write(struct entry *entry)
 	cache->count.bytes_writes_cancelled += entry->len_bytes;
 }
 
-/* It is not ahead of its use any more. */
 void spw_cache__entry_leave_window(struct entry *entry)
 {
 	if (!entry->in_window)

@@ -162,18 +162,18 @@ struct entry {
 	bool write_in_flight;
 	bool read_in_flight;
 	bool memory_in_arena;
-	bool in_window; /* counted as ahead of its use in this step */
+	bool in_window; /* counted as prefetched, in this step */
 	/* has been in the window, in this step or before, and was not taken since */
-	bool foreseen;
+	bool prefetched;
 	bool forwarded;
 	bool taken;
 	/* offered again during its write: its memory may have changed since */
 	bool recheck;
 	bool stale; /* its storage has other bytes now, so later offers do not match it */
 	bool copy_failed;
-	bool handed_out; /* of a device: a lease was given, so the device has the bytes again */
-	bool ahead;      /* the same, and not taken since */
-	bool wants_copy; /* the caller was told to wait for staging memory */
+	bool handed_out;   /* of a device: a lease was given, so the device has the bytes again */
+	bool copied_ahead; /* by spw_cache_ahead(), and not taken since */
+	bool wants_copy;   /* the caller was told to wait for staging memory */
 };
 
 struct scope {

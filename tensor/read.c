@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tensor/read.c - reads: ahead of their use, or urgently, and how they end */
+/* tensor/read.c - prefetches, urgent reads, and how both end */
 #include <errno.h>
 
 #include "tensor/entry.h"
@@ -92,7 +92,7 @@ int spw_cache__read_urgently(struct entry *entry)
 	return rc;
 }
 
-int spw_cache__read_ahead(struct entry *entry)
+int spw_cache__read_prefetch(struct entry *entry)
 {
 	const struct spw_notify notify = {.done = prefetch_done, .context = entry};
 	int rc = read_begin(entry, &notify, &entry->read_request);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* tensor/read.h - reads: ahead of their use, or urgently, and how they end */
+/* tensor/read.h - prefetches, urgent reads, and how both end */
 #ifndef SPW_TENSOR_READ_H
 #define SPW_TENSOR_READ_H
 
 #include "tensor/internal.h"
 
-/* Read it ahead of its use. Return: 0; or a negative errno: not now. */
-int spw_cache__read_ahead(struct entry *entry);
+/* Begin a prefetch. Return: 0; or a negative errno: not now. */
+int spw_cache__read_prefetch(struct entry *entry);
 /*
  * Read it, and wait without the lock. So the failure's words, which the store gives to the thread
  * that waits, are those of its own read. Others that want the same bytes wait for io_ended.

@@ -18,18 +18,18 @@
 #define REQUEST_LOOK_NS   100000
 #define REQUEST_LOOKS_MAX 100000u
 
-/* Where the bytes were when they were asked for. They are ahead of their use no more. */
+/* Where the bytes were when they were taken. The entry leaves the prefetch window. */
 static void take_count(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 
-	if (entry->state == ENTRY_STORED && !entry->ahead)
+	if (entry->state == ENTRY_STORED && !entry->copied_ahead)
 		cache->count.misses++;
-	else if (entry->foreseen && entry->state == ENTRY_COMING)
+	else if (entry->prefetched && entry->state == ENTRY_COMING)
 		cache->count.prefetch_late++;
-	else if (entry->ahead || (entry->foreseen && entry->memory && !entry->forwarded))
+	else if (entry->copied_ahead || (entry->prefetched && entry->memory && !entry->forwarded))
 		cache->count.prefetch_hits++;
-	entry->foreseen = false;
+	entry->prefetched = false;
 	spw_cache__entry_leave_window(entry);
 }
 
@@ -104,8 +104,8 @@ static void take_hand_out(struct entry *entry, uint64_t offset_bytes, struct spw
 		count->bytes_forwarded += entry->len_bytes;
 		count->tensors_forwarded++;
 	}
-	if (entry->ahead) {
-		entry->ahead = false;
+	if (entry->copied_ahead) {
+		entry->copied_ahead = false;
 		return;
 	}
 	SPW_ASSERT(entry->state == ENTRY_KEPT || entry->state == ENTRY_RESIDENT);
@@ -171,7 +171,7 @@ static int take_locked(struct entry *entry, uint64_t offset_bytes, struct spw_ta
 	entry->waiters++;
 	spw_cache__rule_taken(cache);
 	spw_control__taken(control_of(cache), &entry->track);
-	if (entry->ahead)
+	if (entry->copied_ahead)
 		rc = 0;
 	else if (entry->state == ENTRY_STORED || entry->state == ENTRY_COMING)
 		rc = entry->device && cache->devices_tell ? take_wait_for_device(entry, wait_ns)

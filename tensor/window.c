@@ -22,7 +22,7 @@ static void window_enter(struct entry *entry)
 	struct spw_cache *cache = entry->cache;
 
 	SPW_ASSERT(!entry->in_window && entry->users > 0);
-	entry->in_window = entry->foreseen = true;
+	entry->in_window = entry->prefetched = true;
 	if (entry->device && !entry_at_owner(entry))
 		queue_join(&cache->coming, entry);
 	gauge_add(&cache->count.prefetched_bytes, &cache->count.prefetched_bytes_max,
@@ -39,7 +39,7 @@ static int window_take_in(struct entry *entry)
 	if (entry->state != ENTRY_STORED)
 		spw_cache__write_forward(entry);
 	else
-		rc = spw_cache__read_ahead(entry);
+		rc = spw_cache__read_prefetch(entry);
 	if (rc == 0)
 		window_enter(entry);
 	return rc;
@@ -48,7 +48,7 @@ static int window_take_in(struct entry *entry)
 /* On the drives, or on its way there; and no take is at it already. */
 static bool is_on_its_way(const struct entry *entry)
 {
-	return entry->waiters == 0 && !entry->ahead &&
+	return entry->waiters == 0 && !entry->copied_ahead &&
 	       (entry->state == ENTRY_STORED || entry->state == ENTRY_QUEUED ||
 		entry->state == ENTRY_LEAVING);
 }
