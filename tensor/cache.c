@@ -126,7 +126,7 @@ int spw_cache__open_with(struct spw_store *store, const struct spw_cache_opts *u
 	cache->ports = *ports;
 	cache->opts = opts;
 	cache->cursor = &cache->order;
-	cache->go_on = spw_cache__window_fill;
+	cache->on_io_done = spw_cache__window_fill;
 	cache->defer_bytes = DEFER_BYTES;
 	rc = wear_find(cache);
 	if (rc == 0)

@@ -240,7 +240,7 @@ struct spw_cache {
 	bool io_has_ended;                /* waiters are notified after the unlock */
 	atomic_uint notifiers;            /* threads that do so now */
 	/* called when a transfer has ended: transfers know nothing of the window above them */
-	void (*go_on)(struct spw_cache *cache);
+	void (*on_io_done)(struct spw_cache *cache);
 	/* what the last offer found: spw_cache_hold_back() reads it without the lock */
 	atomic_bool may_throttle;
 	struct entry *deferred; /* queued, but not given to the store yet; or NULL */

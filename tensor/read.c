@@ -45,7 +45,7 @@ static void prefetch_done(void *context, int res)
 	}
 	read_ended(entry, res);
 	spw_cache__write_deferred(cache);
-	cache->go_on(cache);
+	cache->on_io_done(cache);
 	spw_cache__unlock(cache);
 }
 

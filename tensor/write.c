@@ -132,7 +132,7 @@ static void write_finished(struct entry *entry, int res)
 	write_ended(entry, res, spw_last_error());
 	spw_cache__io_ended(entry);
 	spw_cache__write_deferred(cache);
-	cache->go_on(cache);
+	cache->on_io_done(cache);
 }
 
 /* After the last entry the cache may be closed as soon as the lock is free. */
