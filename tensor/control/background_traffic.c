@@ -156,7 +156,7 @@ uint32_t spw_control__background_plan(const struct control *control, struct spw_
 	uint64_t part_ns = (reference->forward_ns + reference->backward_ns) / FLOW_PARTS;
 	uint32_t count = 0;
 
-	if (spw_control__background_share(control) < NEGLIGIBLE || part_ns == 0)
+	if (spw_control__background_share(control) < STALL_TOLERANCE || part_ns == 0)
 		return 0;
 	for (unsigned k = 0; k < FLOW_PARTS; k++) {
 		const double *part = control->shape->flows[k];

@@ -254,7 +254,7 @@ static void stall_noticed(struct control *control)
 	    control->opts.cache.mode == SPW_CACHE_BUDGET ||
 	    (double)spw_control__stalled_ns(control) <
 		    (double)control->shape->plan.result.stall_ns +
-			    NEGLIGIBLE * (double)control->shape->plan.result.wall_ns)
+			    STALL_TOLERANCE * (double)control->shape->plan.result.wall_ns)
 		return;
 	control->stalled_now = true;
 	control->opts.count->steps_hurried++;

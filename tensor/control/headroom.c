@@ -55,7 +55,7 @@ static bool headroom_halve(struct headroom *headroom)
 	if (headroom->share <= 0)
 		return false;
 	headroom->tried = true;
-	headroom->share = headroom->share / 2 > NEGLIGIBLE ? headroom->share / 2 : 0;
+	headroom->share = headroom->share / 2 > STALL_TOLERANCE ? headroom->share / 2 : 0;
 	return true;
 }
 
@@ -108,7 +108,7 @@ static bool latency_fell(const struct shape *shape, uint64_t now_ns)
 	uint64_t then_ns = shape->plan.counted_on.latency_ns;
 
 	return then_ns > now_ns &&
-	       (double)(then_ns - now_ns) > NEGLIGIBLE * (double)shape->plan.result.wall_ns;
+	       (double)(then_ns - now_ns) > STALL_TOLERANCE * (double)shape->plan.result.wall_ns;
 }
 
 static bool drives_drifted(const struct control *control)
@@ -119,10 +119,10 @@ static bool drives_drifted(const struct control *control)
 	return latency_fell(control->shape, now.latency_ns) ||
 	       differs(now.write_bytes_per_second, then->write_bytes_per_second, BANDWIDTH_DRIFT) ||
 	       differs(now.read_bytes_per_second, then->read_bytes_per_second, BANDWIDTH_DRIFT) ||
-	       differs(now.bus_out_bytes_per_second, then->bus_out_bytes_per_second, CHANGE) ||
-	       differs(now.bus_in_bytes_per_second, then->bus_in_bytes_per_second, CHANGE) ||
+	       differs(now.bus_out_bytes_per_second, then->bus_out_bytes_per_second, RATE_DRIFT) ||
+	       differs(now.bus_in_bytes_per_second, then->bus_in_bytes_per_second, RATE_DRIFT) ||
 	       differs(spw_control__headroom_mixed(&now), spw_control__headroom_mixed(then),
-		       CHANGE);
+		       RATE_DRIFT);
 }
 
 /* ---- Time ---- */
@@ -216,7 +216,7 @@ enum plan_reason spw_control__headroom_step_ended(struct control *control)
 	bool time, peak, calm;
 
 	control->was_late =
-		late_ns(control) > NEGLIGIBLE * (double)control->opts.count->step_compute_ns;
+		late_ns(control) > STALL_TOLERANCE * (double)control->opts.count->step_compute_ns;
 	if (drives_drifted(control) || spw_control__background_drifted(control))
 		reason = PLAN_REASON_BANDWIDTH;
 	else if (spw_control__reference_drift(reference, reference, true) > TIMELINE_DRIFT ||

@@ -23,7 +23,7 @@
 #define SHAPES_MAX 4u
 
 /* Of a step's time, which may be so much longer than without spillway: its goal; or of a budget. */
-#define NEGLIGIBLE 0.01
+#define STALL_TOLERANCE 0.01
 
 /*
  * Steps before a headroom is halved, at first. Of time: at most one in twenty is late because of

@@ -224,15 +224,15 @@ static void smooth(uint64_t *figure, struct trust *trust, double now)
 		return;
 	if (old == 0)
 		trust->held = 1; /* the first may be a burst as well */
-	if (old > 0 && now >= old * (1 + CHANGE)) {
+	if (old > 0 && now >= old * (1 + RATE_DRIFT)) {
 		if (rose(trust, now))
 			*figure = (uint64_t)(trust->lowest < RISE_RATIO_MAX * old
 						     ? trust->lowest
 						     : RISE_RATIO_MAX * old);
 		return;
 	}
-	held(trust, now <= old / (1 + CHANGE));
-	*figure = (uint64_t)(old > 0 && now > old / (1 + CHANGE) ? (old + now) / 2 : now);
+	held(trust, now <= old / (1 + RATE_DRIFT));
+	*figure = (uint64_t)(old > 0 && now > old / (1 + RATE_DRIFT) ? (old + now) / 2 : now);
 }
 
 /* The mean of a whole transfer, in the direction that takes longer. 0: not known. */

@@ -36,7 +36,7 @@
 #include "tensor/control/control.h"
 
 /* A figure that differs by more has changed; what differs by less is noise, and is averaged. */
-#define CHANGE 0.2
+#define RATE_DRIFT 0.2
 
 struct service {
 	double bytes, ns; /* sums */

@@ -282,7 +282,7 @@ static uint32_t probe_of(const struct control *control, bool any)
 {
 	const struct shape *shape = control->shape;
 	const struct spw_plan_drives drives = drives_of(control, &shape->plan);
-	double spare_ns = NEGLIGIBLE / 2 * (double)shape->plan.result.wall_ns;
+	double spare_ns = STALL_TOLERANCE / 2 * (double)shape->plan.result.wall_ns;
 	uint32_t best = NO_TENSOR;
 
 	for (uint32_t i = 0; i < shape->reference.count; i++) {

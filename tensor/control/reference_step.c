@@ -80,7 +80,7 @@ static void merge_input(struct recorded_scope *to, const struct recording *now, 
 
 void spw_control__reference_merge(struct recording *reference, const struct recording *now)
 {
-	bool replace = spw_control__reference_drift(now, reference, false) > CHANGE;
+	bool replace = spw_control__reference_drift(now, reference, false) > RATE_DRIFT;
 
 	for (uint32_t i = 0; i < now->scope_count && i < reference->scope_count; i++) {
 		struct recorded_scope *to = &reference->scopes[i];

@@ -92,7 +92,7 @@ CASE(test_the_step_after_a_faster_one_reads_in_time)
 		peak = planned_peak();
 		(void)step_at(83);
 		(void)step_at(100);
-		assert_true(sim_step_was().stall < NEGLIGIBLE);
+		assert_true(sim_step_was().stall < STALL_TOLERANCE);
 		assert_true(sim_step_was().peak_bytes <= peak + LARGEST);
 		STAT_IS(steps_hurried, 0);
 		sim_end();
