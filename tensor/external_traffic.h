@@ -7,9 +7,9 @@
 
 /* Tell the controller about the traffic of other users of the store. */
 void spw_cache__traffic_note(struct spw_cache *cache);
-/* A step ends: what do the other ranks get of the drives? */
+/* A step ends: tell the controller what the other ranks have measured of the drives. */
 void spw_cache__traffic_ranks(struct spw_cache *cache);
-/* A request of the cache's own begins; and has ended with @res. */
+/* A request of the cache itself begins; has ended with @res. */
 void spw_cache__traffic_io_began(struct entry *entry, enum direction direction);
 void spw_cache__traffic_io_ended(struct entry *entry, enum direction direction, int res);
 

@@ -8,16 +8,19 @@
 void spw_cache__lock_open(struct spw_cache *cache);
 void spw_cache__lock_close(struct spw_cache *cache);
 void spw_cache__lock(struct spw_cache *cache);
-/* Also frees what was doomed. The cache may be gone afterwards, if it is being closed. */
+/*
+ * Also wakes threads that wait for I/O that has ended, and frees memory. Afterwards the cache may
+ * be gone, if another thread closes it.
+ */
 void spw_cache__unlock(struct spw_cache *cache);
-/* The same, and writes the notices to the log. */
+/* The same, and write the notices to the log. */
 void spw_cache__unlock_and_notify(struct spw_cache *cache);
-/* Until any I/O of the cache ends. */
+/* Wait until any I/O of the cache ends. Unlocks. */
 void spw_cache__wait_io(struct spw_cache *cache);
 void spw_cache__wait_io_until(struct spw_cache *cache, uint64_t until_ns);
-/* Until the entry's read ends; the end of other I/O does not wake this thread. */
+/* Wait until the entry's read ends; the end of other I/O does not wake this thread. Unlocks. */
 void spw_cache__wait_read(struct entry *entry);
-/* A request of the entry that was given to the store has ended. The entry may be free by now. */
+/* A request of the entry has ended in the store. The entry may be free by now. */
 void spw_cache__io_ended(const struct entry *entry);
 
 #endif

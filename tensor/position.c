@@ -111,7 +111,7 @@ void spw_cache_step(struct spw_cache *cache)
 	spw_cache__enter(cache);
 	spw_cache__traffic_note(cache);
 	CACHE_TRACE(cache, .kind = SPW_TRACE_STEP);
-	/* Who was interrupted may not have said that it has ended. */
+	/* A recompute that an exception interrupted may not have been ended. */
 	if (cache->recompute_depth > 0)
 		spw_control__recomputing(control_of(cache), false);
 	cache->recompute_depth = 0;

@@ -7,7 +7,7 @@
 
 #include "tensor/internal.h"
 
-/* An entry is taken: if the caller does not say when the backward stage begins, it is now. */
+/* A take: if the caller does not mark backward stages, one begins with the first take. */
 void spw_cache__rule_taken(struct spw_cache *cache);
 
 #endif

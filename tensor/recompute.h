@@ -12,7 +12,7 @@
 bool spw_cache__recompute_discard(struct entry *entry);
 /* Whether the offer's storage has the bytes that were discarded. Unlocks. */
 bool spw_cache__recompute_holds(struct entry *entry, const struct spw_offer *offer);
-/* The offer's memory has them, and its token is held. */
+/* The offer's memory has the bytes: the entry is kept there, with the offer's token. */
 void spw_cache__recompute_restored(struct entry *entry, const struct spw_offer *offer);
 
 #endif

@@ -19,7 +19,7 @@ static void *search(void *argument)
 	spw_cache__lock(cache);
 	SPW_ASSERT(cache->searcher != 0);
 	cache->searcher = 0;
-	cache->io_has_ended = true; /* who waits for the search does so as for I/O */
+	cache->io_has_ended = true; /* wakes the thread that waits for the search */
 	spw_cache__unlock(cache);
 	return NULL;
 }

@@ -7,9 +7,9 @@
 
 #include "tensor/internal.h"
 
-/* spw_control__plan(), beside the step. Gives the lock up meanwhile. */
+/* Run spw_control__plan() in a thread of its own, or in this one if there is none. Unlocks. */
 void spw_cache__search_begin(struct spw_cache *cache);
-/* It has ended, if it was begun. */
+/* Wait until it has ended, if it was begun. Unlocks. */
 void spw_cache__search_wait(struct spw_cache *cache);
 
 #endif

@@ -35,7 +35,7 @@ static void take_count(struct entry *entry)
 
 /*
  * The store's requests are all in use: no reason to fail. The end of one of this cache wakes us; of
- * others, who may use the store too, nothing tells: then look again in a while.
+ * another user of the store nothing tells: then look again in a while.
  */
 static bool take_wait_for_request(struct spw_cache *cache, unsigned *looks)
 {

@@ -5,7 +5,7 @@
 
 #include "tensor/internal.h"
 
-/* A lease of the entry's memory goes out. @taken: from @offset_bytes of the storage on. */
+/* Give out a lease of the entry's memory. @taken: begins at @offset_bytes of the storage. */
 void spw_cache__take_lease(struct entry *entry, uint64_t offset_bytes, struct spw_taken *taken);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include "tensor/internal.h"
 
-/* At the end of an offer: note whether the caller has to be throttled after it. */
+/* At the end of an offer: note whether the caller has to wait after it. */
 void spw_cache__throttle_note(struct spw_cache *cache);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include "tensor/internal.h"
 
-/* After an event: the controller may have left its plan, or gone on by another one. */
+/* After an event: begin again if the controller has left its plan or follows another one. */
 void spw_cache__window_follow(struct spw_cache *cache);
 /* A step begins: what was prefetched for the last one and never taken is no longer counted. */
 void spw_cache__window_forget(struct spw_cache *cache);

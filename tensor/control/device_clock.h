@@ -12,13 +12,13 @@ uint64_t spw_control__device_clock_mark(struct control *control, uint64_t host_n
 void spw_control__device_clock_marked(struct control *control, uint64_t mark, uint64_t device_ns);
 /* The step that has ended was of the shape in force. */
 void spw_control__device_clock_belongs(struct control *control);
-/* Between steps: shapes take what has become known of theirs. */
+/* Between steps: shapes take over the times of their last complete step. */
 void spw_control__device_clock_adopt(struct control *control);
 
-/* The shape, by its id, of which this step has a device's times; 0: it has the host's. */
+/* The id of the shape whose device times this step uses; 0: it uses the host's. */
 uint32_t spw_control__device_clock_timed_by(const struct control *control);
 
-/* At the end of a step without a plan: whether a plan waits for times of its shape's own. */
+/* At the end of a step without a plan: whether its plan waits for the device's times. */
 bool spw_control__device_clock_awaits(struct control *control, uint32_t timed_by);
 /* Compute time by the device's clock; the host's if that is not known. */
 uint64_t spw_control__device_clock_ns(const struct control *control, uint64_t host_ns);

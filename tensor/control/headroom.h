@@ -7,7 +7,7 @@
 
 #include "tensor/control/internal.h"
 
-/* What the next plan counts on, before the headroom. */
+/* The bandwidths that the next plan assumes, before the headroom. */
 struct spw_plan_drives spw_control__headroom_believed(const struct control *control);
 uint64_t spw_control__headroom_mixed(const struct spw_plan_drives *drives);
 /* What the next plan may write: for @wear, and after a stall; 0: no limit. */

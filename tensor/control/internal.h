@@ -196,7 +196,7 @@ struct plan {
 /* A shape of step, and its plan. */
 struct shape {
 	struct recording reference;       /* what the plan was made from, smoothed */
-	struct device_clock device_clock; /* of the last step of which it is known */
+	struct device_clock device_clock; /* of the last step whose marks are all known */
 	struct plan plan;
 	struct headroom memory; /* of the budget */
 	uint64_t stalled_bytes; /* written by the last plan that stalled; 0: none recently */

@@ -7,16 +7,16 @@
 
 #include "tensor/control/internal.h"
 
-/* The plan is followed from its beginning. */
+/* A step begins: follow the plan from its beginning. */
 void spw_control__cursor_begin(struct control *control);
 /* The tensor is only the input of a scope. */
 void spw_control__cursor_input(struct control *control, struct recorded *recorded);
-/* Return: in which way the step is not the one that was planned for; NULL: it is, or none was. */
+/* Return: how the step differs from the planned one; NULL: it does not, or there is no plan. */
 const char *spw_control__cursor_scope(struct control *control, uint32_t number);
 const char *spw_control__cursor_scope_left(const struct control *control, uint32_t number);
 const char *spw_control__cursor_offer(struct control *control, struct recorded *recorded);
 void spw_control__cursor_progress(struct control *control, uint64_t planned_ns);
-/* A tensor of the reference is skipped; or what was skipped has been offered by another scope. */
+/* A tensor of the reference is skipped; one that was skipped is offered by another scope. */
 void spw_control__cursor_skipped(struct control *control, uint32_t which);
 void spw_control__cursor_shared(struct control *control, const struct recorded *recorded);
 

@@ -5,13 +5,13 @@
 
 #include "tensor/control/internal.h"
 
-/* A plan of the shape in force is wanted: what it is to be made from. */
+/* Copy what a plan of the shape in force is made from, for a search beside the step. */
 void spw_control__planning_ask(struct control *control);
-/* The search: looks at nothing but what was asked, and the reference of that. */
+/* The search: reads only that copy, and the reference of its shape. */
 int spw_control__planning_plan(struct asked *asked, struct plan *plan);
-/* The reasons of the plan in force; not while another is searched for. */
+/* The reasons of the plan in force. Not during a search. */
 int spw_control__planning_explain(struct control *control, struct spw_plan_reason reasons[]);
-/* A plan that spills nothing learns nothing of the drives: try them once in a while. */
+/* A plan that spills nothing measures nothing: let it spill a tensor now and then. */
 void spw_control__planning_probe(struct control *control);
 
 #endif

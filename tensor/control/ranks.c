@@ -3,7 +3,7 @@
  * tensor/control/ranks.c - what ranks that share drives count on: the mean of what all have
  * measured
  *
- * Drives serve all that is under way alike, so who has more under way gets more. By its own figure
+ * Drives serve all requests alike, so a rank with more in flight gets more. By its own figure
  * alone a rank that got less would plan for less, have less under way, and get even less, and the
  * others what it leaves. By the mean like ranks have like plans, and so get alike.
  */

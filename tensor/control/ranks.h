@@ -8,7 +8,7 @@
 
 #include "tensor/control/internal.h"
 
-/* What has been measured: of several ranks the mean. */
+/* What has been measured of the drives: the mean of all ranks. */
 struct spw_plan_drives spw_control__ranks_share(const struct control *control);
 
 #endif

@@ -14,14 +14,14 @@ bool spw_control__recompute_may(const struct recording *reference);
 /* As spw_plan(), with all scopes that may be recomputed. */
 int spw_control__recompute_plan(struct asked *asked, const struct spw_plan_step *step,
 				struct plan *plan);
-/* The choices have been changed: what they lead to. */
+/* Simulate the plan after its choices have been changed. */
 int spw_control__recompute_simulate(struct asked *asked, const struct spw_plan_step *step,
 				    struct plan *plan);
-/* From when on what is spilled is read. */
+/* Schedule the reads of what is spilled. */
 int spw_control__recompute_schedule(struct asked *asked, const struct spw_plan_step *step,
 				    struct plan *plan);
 
-/* Of the plan, a reason for each scope of the reference. */
+/* Why the plan does what it does, for each scope of the reference. */
 int spw_control__recompute_explain(struct asked *asked, const struct spw_plan_step *step,
 				   const struct plan *plan, struct spw_plan_reason reasons[]);
 

@@ -10,7 +10,7 @@ void spw_control__recording_close(struct control *control);
 /* Compute time of this step: a device's, where that is known, and else the host's. */
 uint64_t spw_control__recording_compute_ns(const struct control *control);
 uint64_t spw_control__recording_host_ns(const struct control *control);
-/* Of this step if nothing had been skipped: all that is recorded has such times. */
+/* The same if nothing had been skipped: recorded times are of this kind. */
 uint64_t spw_control__recording_whole_ns(const struct control *control);
 void spw_control__recording_begin(struct control *control);
 void spw_control__recording_end(struct control *control);
@@ -20,16 +20,16 @@ uint64_t spw_control__recording_event_ns(struct control *control);
 uint32_t spw_control__recording_scope(struct control *control, uint64_t key);
 /* Return: the scope that has been left, or NO_SCOPE. */
 uint32_t spw_control__recording_leave(struct control *control, uint32_t outer);
-/* Its record in this step, or NULL. */
 /*
- * Whether it tells what step this is: by it the step is known. What only serves to compute scopes
- * again does not: whether one more is offered depends on how long the plan has others hold it.
+ * Whether the tensor helps to recognize the step. The input of a recompute does not: whether it is
+ * offered depends on how long the plan has other entries keep it.
  */
 static inline bool spw_control__has_place(const struct recorded *recorded)
 {
 	return recorded->plannable && !recorded->only_input;
 }
 
+/* The tensor's record in this step, or NULL. */
 static inline struct recorded *spw_control__recording_of(const struct control *control,
 							 const struct track *track)
 {
@@ -40,10 +40,10 @@ static inline struct recorded *spw_control__recording_of(const struct control *c
 /* Time of this step that takes have waited for I/O. */
 static inline uint64_t spw_control__stalled_ns(const struct control *control)
 {
-	/* One may have been held back since the step before. */
+	/* A wait for writes may have begun in the step before. */
 	return control->waited_ns - SPW_MIN(control->throttled_ns, control->waited_ns);
 }
-/* Whether it is recorded as one that may be planned for. */
+/* Whether a plan may spill a tensor that is offered now. */
 static inline bool spw_control__may_plan(const struct control *control, uint64_t bytes,
 					 enum spw_cache_hint hint)
 {
@@ -58,7 +58,7 @@ void spw_control__recording_release(struct control *control, struct recorded *re
 /* Something was saved in the present scope; @recorded as the input that it is recomputed from. */
 void spw_control__recording_saved(struct control *control);
 void spw_control__recording_input(struct control *control, struct recorded *recorded);
-/* The step's compute stands still from here on; or goes on, if nothing else holds it. */
+/* Compute time stands still from now; runs again, if no other reason is left. */
 void spw_control__recording_away(struct control *control, bool away, uint64_t now_ns);
 
 #endif

@@ -5,14 +5,17 @@
 
 #include "tensor/control/internal.h"
 
-/* The most that the end of any scope has moved, in parts of all. @from_plan: since the plan. */
+/*
+ * How far the end of any scope has moved at most, as a part of the step. @from_plan: since the
+ * plan.
+ */
 double spw_control__reference_drift(const struct recording *now, const struct recording *reference,
 				    bool from_plan);
-/* The step was like the reference: its figures are smoothed into it. */
+/* The step was like the reference: smooth its figures into it. */
 void spw_control__reference_merge(struct recording *reference, const struct recording *now);
-/* It was another: it becomes the reference itself. */
+/* It was different: it becomes the reference. */
 void spw_control__reference_replace(struct recording *reference, struct recording *now);
-/* A plan has been made of it. */
+/* A plan has been made from it. */
 void spw_control__reference_planned(struct recording *reference);
 /*
  * The tensor of the reference at the same place; for one without a place, the input that the scope
@@ -20,19 +23,19 @@ void spw_control__reference_planned(struct recording *reference);
  */
 uint32_t spw_control__reference_place(const struct recording *reference,
 				      const struct recorded *recorded);
-/* All that has been recorded so far is as in the reference. */
+/* Whether all that has been recorded so far is as in the reference. */
 bool spw_control__reference_begins_like(const struct recording *now,
 					const struct recording *reference);
-/* And it is all of it. */
+/* Whether the whole step is. */
 bool spw_control__reference_is_like(const struct recording *now, const struct recording *reference);
 
 /*
- * The scope of the reference from @from on, in the present stage; a stage itself is one with key 0.
+ * Find a scope in the reference, from @from, in the current stage. A stage is a scope with key 0.
  */
 uint32_t spw_control__reference_find(const struct recording *reference, uint32_t from,
 				     const struct recorded_scope *scope);
 /*
- * Both are of steps that skip scopes of one model: most of what this one ran is in the reference.
+ * Whether both steps skip scopes of one model: most of what this one ran is in the reference.
  */
 bool spw_control__reference_is_kin(const struct recording *now, const struct recording *reference);
 

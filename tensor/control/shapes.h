@@ -5,16 +5,16 @@
 
 #include "tensor/control/internal.h"
 
-/* Go on by the plan of another shape that is like this step so far. Return: whether one is. */
+/* Switch to another planned shape that is like this step so far. Return: whether there is one. */
 bool spw_control__shape_switch(struct control *control);
-/* The step that has ended, not followed by its plan, is of a shape that has one. It is in force. */
+/* The step that ended, which left its plan, was of a shape that has one: it is in force now. */
 bool spw_control__shape_known(struct control *control);
 /*
- * A new one, in the stead of the one that was not in force for the longest time; or one that
- * varies. Return: whether its reference is to be this step.
+ * Begin a new shape, in the slot of the least recently used one; or one shape whose steps vary.
+ * Return: whether this step becomes its reference.
  */
 bool spw_control__shape_new(struct control *control);
-/* A step of the one in force has ended; the next begins, and may be of another. */
+/* A step of the shape in force has ended; the next begins: predict its shape. */
 void spw_control__shape_ended(struct control *control);
 void spw_control__shape_predict(struct control *control);
 

@@ -6,12 +6,12 @@
 #include "tensor/control/internal.h"
 
 void spw_control__wear_open(struct control *control);
-/* Others have written so much more; below 0: what was taken for theirs is the cache's own. */
+/* Others have written @bytes more; below 0: some that counted as theirs are the cache's own. */
 void spw_control__wear_external(struct control *control, double bytes);
 void spw_control__wear_step_ended(struct control *control);
 /* What the cap gives for a step of the shape in force; 0: there is none. */
 uint64_t spw_control__wear_step_bytes(const struct control *control);
-/* That is no longer what its plan was made for. */
+/* Whether that is no longer what the plan was made for. */
 bool spw_control__wear_drifted(const struct control *control);
 /* A plan has been made: say whether the cap has changed it. */
 void spw_control__wear_planned(struct control *control, const struct plan *plan);
