@@ -85,6 +85,7 @@ static int allocate(struct plan_again *again)
 		{&again->work.by_use, tensors * sizeof(uint32_t)},
 		{&again->work.used, tensors},
 		{&held->use_event, tensors * sizeof(uint32_t)},
+		{&held->most, events * sizeof(double)},
 		{&held->net, events * sizeof(double)},
 		{&held->window, events * sizeof(uint32_t)},
 		{&held->flows, flows * sizeof(struct plan_flow)},
@@ -197,6 +198,7 @@ int spw_plan__again_open(struct plan_again *again, const struct spw_plan_step *s
 	if (measured_ns > again->compute_ns)
 		again->compute_ns = measured_ns;
 	spw_plan__again_set(again, again->done);
+	again->held.throttled = true;
 	return 0;
 }
 
@@ -359,7 +361,7 @@ void spw_plan__again_simulate(struct plan_again *again, const uint8_t *spill, do
 {
 	SPW_ASSERT(limit >= 0);
 	again->held.limit = limit;
-	spw_plan__simulate_held(&again->work, spill, &again->held, bounds, profile, outcome);
+	spw_plan__simulate(&again->work, spill, &again->held, bounds, profile, outcome);
 }
 
 int spw_plan__again_choose(struct plan_again *again, const enum spw_plan_choice choices[])

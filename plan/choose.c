@@ -29,7 +29,8 @@ enum goal {
 };
 
 struct search {
-	struct plan_work *work;
+	struct plan_again *again;
+	struct plan_work *work; /* its base */
 	enum goal goal;
 	double memory; /* of the budget */
 	double written_max;
@@ -110,7 +111,7 @@ static bool consider(struct search *search, double memory)
 	struct plan_outcome outcome;
 	bool feasible;
 
-	spw_plan__simulate(work, work->trial, memory, &bounds, NULL, &outcome);
+	spw_plan__again_simulate(search->again, work->trial, memory, &bounds, NULL, &outcome);
 	if (outcome.written > search->written_max)
 		search->best->limited = true;
 	if (outcome.abandoned)
@@ -134,7 +135,7 @@ static bool consider_trial(struct search *search)
 	if (search->goal == GOAL_BUDGET)
 		return consider(search, search->memory);
 	spw_plan__forecast_choose(work, &work->alone, PLAN_READS_IN_TIME, work->trial);
-	return consider(search, work->forecast.peak);
+	return consider(search, search->work->forecast.peak);
 }
 
 /* ---- Order: the least useful to spill first ---- */
@@ -396,7 +397,10 @@ static void greedy(struct search *search, const struct start *start)
 	/* Sharing the drives, and stalls, only delay the release of memory. */
 	if (search->goal == GOAL_FASTEST && work->forecast.peak > bounds.peak)
 		return;
-	(void)consider(search, search->goal == GOAL_BUDGET ? search->memory : work->forecast.peak);
+	if (search->goal == GOAL_BUDGET)
+		(void)consider(search, search->memory);
+	else
+		(void)consider(search, search->work->forecast.peak);
 }
 
 static void try_starts(struct search *search)
@@ -528,9 +532,11 @@ static void set_positional(struct plan_work *work, const struct spw_plan_step *s
 }
 
 /* The rule sets no memory limit: the least that lets reads be in time, else no limit at all. */
-static void choose_positional(struct plan_work *work, const struct spw_plan_step *step,
-			      const struct spw_plan_drives *drives, struct plan_found *found)
+static void choose_positional(struct plan_again *again, const struct spw_plan_drives *drives,
+			      struct plan_found *found)
 {
+	const struct spw_plan_step *step = again->step;
+	struct plan_work *work = &again->base;
 	struct plan_outcome unlimited;
 
 	set_positional(work, step, drives, found->spill);
@@ -538,10 +544,10 @@ static void choose_positional(struct plan_work *work, const struct spw_plan_step
 	spw_plan__forecast_choose(work, &work->alone, PLAN_READS_IN_TIME, work->trial);
 	found->memory = work->forecast.peak;
 	found->feasible = true;
-	spw_plan__simulate(work, found->spill, found->memory, NULL, NULL, &found->outcome);
+	spw_plan__again_simulate(again, found->spill, found->memory, NULL, NULL, &found->outcome);
 	if (!stalls(&found->outcome))
 		return;
-	spw_plan__simulate(work, found->spill, work->keep_all_peak, NULL, NULL, &unlimited);
+	spw_plan__again_simulate(again, found->spill, work->keep_all_peak, NULL, NULL, &unlimited);
 	if (unlimited.stall_ns < found->outcome.stall_ns) {
 		found->outcome = unlimited;
 		found->memory = work->keep_all_peak;
@@ -559,7 +565,8 @@ static void nearest_budget(const struct search *search)
 	struct plan_found *found = search->best;
 	struct plan_outcome outcome;
 
-	spw_plan__simulate(search->work, found->spill, found->outcome.peak, NULL, NULL, &outcome);
+	spw_plan__again_simulate(search->again, found->spill, found->outcome.peak, NULL, NULL,
+				 &outcome);
 	if (outcome.peak > found->outcome.peak || outcome.forever ||
 	    outcome.written > search->written_max)
 		return;
@@ -567,11 +574,12 @@ static void nearest_budget(const struct search *search)
 	found->outcome = outcome;
 }
 
-void spw_plan__choose(struct plan_work *work, const struct spw_plan_step *step,
-		      const struct spw_plan_drives *drives, const struct spw_plan_opts *opts,
-		      struct plan_found *found)
+void spw_plan__choose(struct plan_again *again, const struct spw_plan_drives *drives,
+		      const struct spw_plan_opts *opts, struct plan_found *found)
 {
-	struct search search = {.work = work,
+	struct plan_work *work = &again->base;
+	struct search search = {.again = again,
+				.work = work,
 				.goal = opts->mode == SPW_PLAN_BUDGET ? GOAL_BUDGET : GOAL_FASTEST,
 				.memory = (double)opts->memory_bytes,
 				.written_max = opts->bytes_written_max > 0
@@ -585,7 +593,7 @@ void spw_plan__choose(struct plan_work *work, const struct spw_plan_step *step,
 				     .feasible = search.goal == GOAL_FASTEST ||
 						 work->keep_all_peak <= search.memory};
 	if (opts->mode == SPW_PLAN_POSITIONAL) {
-		choose_positional(work, step, drives, found);
+		choose_positional(again, drives, found);
 		return;
 	}
 	if (search.goal == GOAL_BUDGET && found->feasible)
@@ -594,7 +602,7 @@ void spw_plan__choose(struct plan_work *work, const struct spw_plan_step *step,
 	improve(&search);
 	if (search.goal == GOAL_FASTEST) {
 		/* The search is greedy: on a rare step a cut by position has a lower peak. */
-		set_positional(work, step, drives, work->trial);
+		set_positional(work, again->step, drives, work->trial);
 		if (!consider_trial(&search))
 			(void)consider(&search, work->keep_all_peak);
 	} else if (!found->feasible) {

@@ -198,11 +198,11 @@ static double highest(const struct points *points)
 }
 
 /* At equal times: reads that begin (but after a pack), the event, the memory it releases. */
-static void merge_points(struct plan_work *work, bool with_reads)
+static void merge_points(struct plan_work *work)
 {
 	struct plan_forecast *forecast = &work->forecast;
 	struct points points = {.ns = forecast->point_ns, .bytes = forecast->point_bytes};
-	uint32_t out = next_out(work, 0), read = with_reads ? next_read(work, 0) : work->count;
+	uint32_t out = next_out(work, 0), read = next_read(work, 0);
 	double next_out_ns = out_ns(work, out), next_read_ns = read_ns(work, read), bytes = 0;
 
 	for (uint32_t k = 0; k < work->event_count; k++) {
@@ -256,11 +256,10 @@ void spw_plan__forecast_choose(struct plan_work *work, const struct plan_rates *
 	else if (time_reads_back(work, rates, spill))
 		/* earlier now: all that is left still leaves memory */
 		time_writes(work, rates, spill, false);
-	merge_points(work, true);
+	merge_points(work);
 }
 
-void spw_plan__forecast_needs(struct plan_work *work, const uint8_t *spill)
+void spw_plan__forecast_out(struct plan_work *work, const uint8_t *spill)
 {
 	time_writes(work, &work->alone, spill, true);
-	merge_points(work, false);
 }

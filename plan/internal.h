@@ -98,9 +98,6 @@ struct plan_work {
 	double keep_all_peak;
 
 	struct plan_forecast forecast;
-	/* of tensors that are spilled and used, by the planner's prefetch rule */
-	double *read_from_ns;
-	uint32_t *stack; /* of points of the forecast */
 
 	uint8_t *spill, *trial;        /* choices: the best, and the one being tried */
 	uint32_t *order, *order_other; /* scratch of the choosers */
@@ -149,24 +146,8 @@ void spw_plan__sort(struct plan_work *work, uint32_t *order);
 void spw_plan__forecast_choose(struct plan_work *work, const struct plan_rates *rates,
 			       enum plan_reads reads, uint8_t *spill);
 
-/*
- * The memory over time if every write of @spill that can begin in time is done, and nothing is
- * read: after its use, a tensor out of memory counts only at its release, as negative.
- */
-void spw_plan__forecast_needs(struct plan_work *work, const uint8_t *spill);
-
-/* ---- reads.c ---- */
-
-/* Sets work->read_from_ns, from a forecast of what must be in memory in any case. */
-void spw_plan__time_reads(struct plan_work *work, const uint8_t *spill, double memory);
-
-/*
- * @from_ns: compute time, of each tensor that is spilled and used; 0: at any time, or it is still
- * in memory at its use
- */
-int spw_plan__schedule(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
-		       uint64_t memory_bytes, const enum spw_plan_choice choices[],
-		       uint64_t from_ns[]);
+/* Only forecast.out and forecast.out_ns, for writes at full rate. */
+void spw_plan__forecast_out(struct plan_work *work, const uint8_t *spill);
 
 /* ---- simulate.c ---- */
 
@@ -174,11 +155,6 @@ struct plan_profile {
 	struct spw_plan_point *points;
 	size_t points_max, count;
 };
-
-/* Overwrites the forecast. @bounds and @profile may be NULL. */
-void spw_plan__simulate(struct plan_work *work, const uint8_t *spill, double memory,
-			const struct plan_bounds *bounds, struct plan_profile *profile,
-			struct plan_outcome *outcome);
 
 /* Background traffic on the drives. */
 struct plan_flow {
@@ -199,36 +175,27 @@ struct plan_spans {
  */
 struct plan_held {
 	double limit;
+	bool throttled; /* false: only prefetches are held to the limit */
 	/* by tensor, wall time: how long compute waits at most before it packs it; or NULL */
 	const uint64_t *until_ns;
 	uint64_t *packed_ns; /* set by tensor, wall time: when it was packed; or NULL */
 	uint32_t *use_event; /* by tensor that is used */
-	double *net;         /* after each event: bytes packed minus bytes released */
-	uint32_t *window;    /* scratch, as many as events */
+	/*
+	 * After each event, bytes packed minus bytes released. Unthrottled, what the forecast has
+	 * leave memory is subtracted, too: at most, and at the end of the event
+	 */
+	double *most, *net;
+	uint32_t *window; /* scratch, as many as events */
 	const struct plan_flow *flows;
 	double *flow_end_ns; /* PLAN_NEVER_NS: it is not running */
 	uint32_t flows_count;
 	struct plan_spans *spans; /* or NULL */
 };
 
-/* The same of such a step. Does not overwrite the forecast. */
-void spw_plan__simulate_held(struct plan_work *work, const uint8_t *spill,
-			     const struct plan_held *held, const struct plan_bounds *bounds,
-			     struct plan_profile *profile, struct plan_outcome *outcome);
-
-/* ---- choose.c ---- */
-
-/* The choices are in work->spill. */
-struct plan_found {
-	uint8_t *spill;
-	double memory; /* limit of prefetches */
-	struct plan_outcome outcome;
-	bool feasible, limited;
-};
-
-void spw_plan__choose(struct plan_work *work, const struct spw_plan_step *step,
-		      const struct spw_plan_drives *drives, const struct spw_plan_opts *opts,
-		      struct plan_found *found);
+/* @bounds and @profile may be NULL. */
+void spw_plan__simulate(struct plan_work *work, const uint8_t *spill, const struct plan_held *held,
+			const struct plan_bounds *bounds, struct plan_profile *profile,
+			struct plan_outcome *outcome);
 
 /* ---- again.c ---- */
 
@@ -272,6 +239,19 @@ bool spw_plan__again_gives(const struct plan_again *again, uint32_t i);
 void spw_plan__again_simulate(struct plan_again *again, const uint8_t *spill, double limit,
 			      const struct plan_bounds *bounds, struct plan_profile *profile,
 			      struct plan_outcome *outcome);
+
+/* ---- choose.c ---- */
+
+/* The choices are in work->spill. */
+struct plan_found {
+	uint8_t *spill;
+	double memory; /* limit of prefetches */
+	struct plan_outcome outcome;
+	bool feasible, limited;
+};
+
+void spw_plan__choose(struct plan_again *again, const struct spw_plan_drives *drives,
+		      const struct spw_plan_opts *opts, struct plan_found *found);
 
 /* ---- seek.c ---- */
 

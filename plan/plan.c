@@ -22,7 +22,7 @@
  *   Forwarding A tensor that is used, or due to be read, while it is in memory stays there. A write
  *              that has not begun is cancelled; one that has begun counts as written.
  *
- * How early to prefetch (plan/reads.c)
+ * How early to prefetch, where compute is not throttled (fits_planned() in plan/simulate.c)
  *   N(t)  is the memory in use at compute time t if every read began only at its use.
  *   Tensor i may be read at time t if the memory M holds it until its use u(i), with all that is
  *   read before it:
@@ -132,34 +132,46 @@ int spw_plan__check_opts(const struct spw_plan_opts *caller, struct spw_plan_opt
 	return 0;
 }
 
+/* The step alone: nothing is recomputed, and compute is not throttled. */
+static int open_step(struct plan_again *again, struct spw_plan_scopes *none,
+		     const struct spw_plan_step *step, const struct spw_plan_drives *drives)
+{
+	int rc;
+
+	spw_plan_scopes_init(none, sizeof(*none));
+	rc = spw_plan__again_open(again, step, drives, none);
+	again->held.throttled = false;
+	return rc;
+}
+
 int spw_plan(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
 	     const struct spw_plan_opts *caller, enum spw_plan_choice choices[],
 	     struct spw_plan_result *result)
 {
 	struct spw_plan_result filled = {0};
 	struct plan_found found;
+	struct spw_plan_scopes none;
 	struct spw_plan_opts opts;
-	struct plan_work work;
+	struct plan_again again;
 	int rc = spw_plan__check_arguments(step, drives, choices, result);
 
 	if (!rc)
 		rc = spw_plan__check_opts(caller, &opts);
 	if (!rc)
-		rc = spw_plan__work_open(&work, step, drives);
+		rc = open_step(&again, &none, step, drives);
 	if (rc)
 		return rc;
-	spw_plan__choose(&work, step, drives, &opts, &found);
-	spw_plan__fill_result(&filled, &work, (double)(step->forward_ns + step->backward_ns),
-			      &found.outcome, found.spill);
+	spw_plan__choose(&again, drives, &opts, &found);
+	spw_plan__fill_result(&filled, &again.base, again.compute_ns, &found.outcome, found.spill);
 	filled.feasible = found.feasible;
 	filled.limited = found.limited;
 	filled.memory_bytes = opts.mode == SPW_PLAN_BUDGET && found.feasible
 				      ? opts.memory_bytes
 				      : (uint64_t)found.memory;
 	spw_plan__set_result(result, &filled);
-	for (uint32_t i = 0; i < work.count; i++)
+	for (uint32_t i = 0; i < step->count; i++)
 		choices[i] = found.spill[i] ? SPW_PLAN_SPILL : SPW_PLAN_KEEP;
-	spw_plan__work_close(&work);
+	spw_plan__again_close(&again);
 	return 0;
 }
 
@@ -171,23 +183,25 @@ int spw_plan_simulate(const struct spw_plan_step *step, const struct spw_plan_dr
 	struct plan_profile profile = {.points = points, .points_max = points_max};
 	struct spw_plan_result filled = {0};
 	struct plan_outcome outcome;
-	struct plan_work work;
+	struct spw_plan_scopes none;
+	struct plan_again again;
+	uint8_t *spill;
 	int rc = spw_plan__check_arguments(step, drives, choices, result);
 
 	if (!rc)
-		rc = spw_plan__work_open(&work, step, drives);
+		rc = open_step(&again, &none, step, drives);
 	if (rc)
 		return rc;
-	for (uint32_t i = 0; i < work.count; i++)
-		work.spill[i] = choices[i] == SPW_PLAN_SPILL;
-	spw_plan__simulate(&work, work.spill, (double)memory_bytes, NULL, points ? &profile : NULL,
-			   &outcome);
-	spw_plan__fill_result(&filled, &work, (double)(step->forward_ns + step->backward_ns),
-			      &outcome, work.spill);
+	spill = again.base.spill;
+	for (uint32_t i = 0; i < step->count; i++)
+		spill[i] = choices[i] == SPW_PLAN_SPILL;
+	spw_plan__again_simulate(&again, spill, (double)memory_bytes, NULL,
+				 points ? &profile : NULL, &outcome);
+	spw_plan__fill_result(&filled, &again.base, again.compute_ns, &outcome, spill);
 	filled.feasible = outcome.peak <= (double)memory_bytes;
 	filled.memory_bytes = memory_bytes;
 	filled.points = (uint32_t)profile.count;
 	spw_plan__set_result(result, &filled);
-	spw_plan__work_close(&work);
+	spw_plan__again_close(&again);
 	return 0;
 }

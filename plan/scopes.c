@@ -138,7 +138,9 @@ static void try_without_again(struct planning *planning)
 	uint8_t *none = planning->best.again;
 	struct plan_found found;
 
-	spw_plan__choose(&again->base, again->step, planning->drives, planning->opts, &found);
+	again->held.throttled = false;
+	spw_plan__choose(again, planning->drives, planning->opts, &found);
+	again->held.throttled = true;
 	memset(none, 0, again->scopes->count);
 	planning->seek.limited |= found.limited;
 	if (planning->opts->mode == SPW_PLAN_FASTEST)
@@ -394,6 +396,7 @@ int spw_plan_scopes_simulate(const struct spw_plan_step *step, const struct spw_
 	if (rc == 0) {
 		again.held.spans = wanted->spans ? &spans : NULL;
 		again.held.until_ns = scopes.hold_until_ns;
+		again.held.throttled = !scopes.unthrottled;
 		again.held.packed_ns = wanted->saved_ns;
 		spw_plan__again_simulate(&again, again.base.spill, (double)memory_bytes, NULL,
 					 wanted->points ? &profile : NULL, &outcome);

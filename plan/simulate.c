@@ -79,10 +79,9 @@ struct simulation {
 	double bytes;
 	double least_bytes; /* sums of sizes beyond 2^53 are rounded: this far below 0 */
 	/* prefetch */
-	double memory;
 	uint32_t head; /* in the order of use: the next to be read */
+	double ahead;  /* unthrottled: of those before it, what the forecast has leave memory */
 	double left;   /* share of the drives' time that background traffic leaves */
-	/* of a step that is throttled to a limit, or NULL */
 	const struct plan_held *held;
 	double leaving;  /* bytes that will be released once they have been written, or copied */
 	bool no_room;    /* compute waits until what it packs next fits */
@@ -158,7 +157,7 @@ static uint64_t whole_ns(double ns)
 static void add_span(const struct simulation *sim, enum spw_plan_span_kind kind, uint32_t which,
 		     double begin_ns)
 {
-	struct plan_spans *spans = sim->held ? sim->held->spans : NULL;
+	struct plan_spans *spans = sim->held->spans;
 
 	if (!spans || spans->count >= spans->spans_max)
 		return;
@@ -247,16 +246,11 @@ static bool is_staged(enum state state)
 
 /* ---- Prefetch ---- */
 
-/* What is not in memory must also fit now: writes may be late, and a release yet to come. */
-static bool fits(const struct simulation *sim, uint32_t i)
+static void next_read(struct simulation *sim, uint32_t i)
 {
-	const struct plan_work *work = sim->work;
-	double compute_ns = sim->awaited != NO_TENSOR ? work->events[sim->event].ns
-						      : sim->now_ns - sim->behind_ns;
-	bool is_out = sim->state[i] == STORED || is_staged(sim->state[i]);
-
-	return (!is_out || sim->bytes + work->bytes[i] <= sim->memory) &&
-	       compute_ns + PLAN_TOLERANCE_NS >= work->read_from_ns[i];
+	sim->head++;
+	if (!sim->held->throttled && sim->spill[i] && sim->work->forecast.out[i])
+		sim->ahead += sim->work->bytes[i];
 }
 
 /* A staged tensor is copied back from there; if its write has not begun, it is cancelled. */
@@ -271,8 +265,63 @@ static void begin_read(struct simulation *sim, uint32_t i)
 	*(staged ? &sim->outcome->forwarded : &sim->outcome->read) += bytes;
 	sim->state[i] = READING;
 	begin_service(sim, &sim->read, i, staged ? 0 : bytes);
-	sim->head++;
+	next_read(sim, i);
 	change_memory(sim, bytes);
+}
+
+/* The most of held->most until event @end, or now of held->net. */
+static double most_until(struct simulation *sim, uint32_t end)
+{
+	const struct plan_held *held = sim->held;
+	double now = sim->event > 0 ? held->net[sim->event - 1] : 0;
+
+	for (; sim->window_next < end; sim->window_next++) {
+		double most = held->most[sim->window_next];
+
+		while (sim->window_tail > sim->window_head &&
+		       held->most[held->window[sim->window_tail - 1]] <= most)
+			sim->window_tail--;
+		held->window[sim->window_tail++] = sim->window_next;
+	}
+	while (sim->window_head < sim->window_tail && held->window[sim->window_head] < sim->event)
+		sim->window_head++;
+	if (sim->window_head == sim->window_tail)
+		return now;
+	return fmax(held->most[held->window[sim->window_head]], now);
+}
+
+/* Throttled: @bytes more, from now until the use of @i, if nothing is written or read. */
+static bool fits_throttled(struct simulation *sim, uint32_t i, double bytes)
+{
+	double now = sim->event > 0 ? sim->held->net[sim->event - 1] : 0, rise;
+	double limit = sim->held->limit + PLAN_TOLERANCE_BYTES;
+
+	/* Where nothing else will make room, what compute waits for is read. */
+	if (sim->awaited == i)
+		return sim->bytes + bytes <= limit || sim->leaving < PLAN_TOLERANCE_BYTES;
+	rise = most_until(sim, sim->held->use_event[i]) - now;
+	return sim->bytes + bytes + rise <= limit;
+}
+
+/*
+ * Unthrottled, by the rule of plan/plan.c. What is not in memory must also fit now: writes may be
+ * late, and a release yet to come.
+ */
+static bool fits_planned(struct simulation *sim, uint32_t i, double bytes)
+{
+	double limit = sim->held->limit, size = sim->work->bytes[i];
+
+	if (bytes > 0 && sim->awaited == i)
+		return true;
+	if (bytes == 0 && !sim->work->forecast.out[i])
+		return true;
+	return (bytes == 0 || sim->bytes + bytes <= limit) &&
+	       most_until(sim, sim->held->use_event[i]) <= limit - sim->ahead - size;
+}
+
+static bool fits(struct simulation *sim, uint32_t i, double bytes)
+{
+	return sim->held->throttled ? fits_throttled(sim, i, bytes) : fits_planned(sim, i, bytes);
 }
 
 /* In the order of use. A tensor that is still in memory at its turn, and fits, stays there. */
@@ -284,70 +333,13 @@ static void prefetch(struct simulation *sim)
 		uint32_t i = work->by_use[sim->head];
 		enum state state = sim->state[i];
 
-		if (!work->used[i] || !sim->spill[i] || state == KEPT || state == RESIDENT ||
-		    state == GONE) {
+		if (!work->used[i] || !sim->spill[i])
 			sim->head++;
-		} else if (state == STORED || is_staged(state)) {
-			if (sim->awaited != i && !fits(sim, i))
-				return;
+		else if (state == KEPT || state == RESIDENT || state == GONE)
+			next_read(sim, i);
+		else if ((state == STORED || is_staged(state)) && fits(sim, i, work->bytes[i]))
 			begin_read(sim, i);
-		} else if (state != ABSENT && (!work->forecast.out[i] || fits(sim, i))) {
-			forward(sim, i);
-		} else {
-			return;
-		}
-	}
-}
-
-/* ---- Prefetch within a limit ---- */
-
-/* How far memory rises until event @end at most, if nothing is written or read. */
-static double rise_until(struct simulation *sim, uint32_t end)
-{
-	const struct plan_held *held = sim->held;
-	double now = sim->event > 0 ? held->net[sim->event - 1] : 0, most;
-
-	for (; sim->window_next < end; sim->window_next++) {
-		double net = held->net[sim->window_next];
-
-		while (sim->window_tail > sim->window_head &&
-		       held->net[held->window[sim->window_tail - 1]] <= net)
-			sim->window_tail--;
-		held->window[sim->window_tail++] = sim->window_next;
-	}
-	while (sim->window_head < sim->window_tail && held->window[sim->window_head] < sim->event)
-		sim->window_head++;
-	if (sim->window_head == sim->window_tail)
-		return 0;
-	most = held->net[held->window[sim->window_head]] - now;
-	return most > 0 ? most : 0;
-}
-
-/* Whether there is room for @bytes more, from now until the use of @i. */
-static bool fits_held(struct simulation *sim, uint32_t i, double bytes)
-{
-	double limit = sim->held->limit + PLAN_TOLERANCE_BYTES;
-
-	/* Where nothing else will make room, what compute waits for is read. */
-	if (sim->awaited == i)
-		return sim->bytes + bytes <= limit || sim->leaving < PLAN_TOLERANCE_BYTES;
-	return sim->bytes + bytes + rise_until(sim, sim->held->use_event[i]) <= limit;
-}
-
-static void prefetch_held(struct simulation *sim)
-{
-	const struct plan_work *work = sim->work;
-
-	while (sim->head < work->count && !is_busy(&sim->read)) {
-		uint32_t i = work->by_use[sim->head];
-		enum state state = sim->state[i];
-
-		if (!work->used[i] || !sim->spill[i] || state == KEPT || state == RESIDENT ||
-		    state == GONE)
-			sim->head++;
-		else if ((state == STORED || is_staged(state)) && fits_held(sim, i, work->bytes[i]))
-			begin_read(sim, i);
-		else if ((state == QUEUED || state == WRITING) && fits_held(sim, i, 0))
+		else if ((state == QUEUED || state == WRITING) && fits(sim, i, 0))
 			forward(sim, i);
 		else
 			return;
@@ -454,7 +446,7 @@ static void pack(struct simulation *sim, uint32_t i)
 
 	SPW_ASSERT(sim->state[i] == ABSENT);
 	change_memory(sim, bytes);
-	if (sim->held && sim->held->packed_ns)
+	if (sim->held->packed_ns)
 		sim->held->packed_ns[i] = whole_ns(sim->now_ns);
 	sim->state[i] = KEPT;
 	if (!sim->spill[i] || sim->staged + bytes > sim->work->staging)
@@ -520,13 +512,13 @@ static void begin_flow(struct simulation *sim, uint32_t flow)
 /* How long compute waits at most before it packs @i. */
 static double held_until_ns(const struct simulation *sim, uint32_t i)
 {
-	return sim->held && sim->held->until_ns ? (double)sim->held->until_ns[i] : PLAN_NEVER_NS;
+	return sim->held->until_ns ? (double)sim->held->until_ns[i] : PLAN_NEVER_NS;
 }
 
 /* Whether compute may pack @i; if not, it waits for what is leaving memory. */
 static bool has_room(const struct simulation *sim, uint32_t i)
 {
-	return !sim->held || sim->leaving < PLAN_TOLERANCE_BYTES ||
+	return !sim->held->throttled || sim->leaving < PLAN_TOLERANCE_BYTES ||
 	       sim->bytes + sim->work->bytes[i] <= sim->held->limit + PLAN_TOLERANCE_BYTES ||
 	       sim->now_ns + TIE_NS >= held_until_ns(sim, i);
 }
@@ -538,13 +530,13 @@ static void compute(struct simulation *sim)
 	SPW_ASSERT(sim->now_ns + TIE_NS >= event->ns);
 	end_writes(sim);
 	end_reads(sim);
-	if (sim->held && event->kind == PLAN_PACK) {
+	if (sim->held->throttled && event->kind == PLAN_PACK) {
 		reap(sim);
 		sim->no_room = !has_room(sim, event->tensor);
 		if (sim->no_room)
 			return;
 	}
-	if (sim->held && event->kind == PLAN_FLOW)
+	if (event->kind == PLAN_FLOW)
 		begin_flow(sim, event->tensor);
 	else if (event->kind == PLAN_AGAIN_BEGIN)
 		sim->again_ns = sim->now_ns;
@@ -629,7 +621,7 @@ static double flows_ns(const struct simulation *sim, uint32_t *which)
 {
 	double first_ns = PLAN_NEVER_NS;
 
-	for (uint32_t k = 0; sim->held && k < sim->held->flows_count; k++)
+	for (uint32_t k = 0; k < sim->held->flows_count; k++)
 		if (sim->held->flow_end_ns[k] < first_ns) {
 			first_ns = sim->held->flow_end_ns[k];
 			*which = k;
@@ -653,7 +645,7 @@ static double compute_ns(const struct simulation *sim)
 	if (sim->awaited == NO_TENSOR && !sim->no_room)
 		return sim->work->events[sim->event].ns + sim->behind_ns;
 	read_ns = sim->awaited != NO_TENSOR ? next_end_ns(&sim->read) : PLAN_NEVER_NS;
-	write_ns = sim->held ? next_left_ns(sim) : PLAN_NEVER_NS;
+	write_ns = sim->held->throttled ? next_left_ns(sim) : PLAN_NEVER_NS;
 	if (sim->no_room)
 		write_ns = fmin(write_ns, held_until_ns(sim, sim->work->events[sim->event].tensor));
 	return read_ns < write_ns ? read_ns : write_ns;
@@ -669,7 +661,7 @@ static void compute_or_wait(struct simulation *sim)
 {
 	if (sim->awaited == NO_TENSOR && !sim->no_room)
 		compute(sim);
-	else if (sim->held)
+	else if (sim->held->throttled)
 		woken(sim);
 	else
 		read_ended(sim);
@@ -682,7 +674,7 @@ static bool advance(struct simulation *sim)
 	       next_ns = compute_ns(sim), copy_ns = copy_ends_ns(sim);
 	uint32_t flow = 0;
 
-	if (sim->held && sim->held->flows_count > 0) {
+	if (sim->held->flows_count > 0) {
 		double flow_ns = flows_ns(sim, &flow);
 
 		if (flow_ns < write_ns && flow_ns < read_ns && flow_ns < next_ns &&
@@ -751,10 +743,7 @@ static void run(struct simulation *sim, const struct plan_bounds *bounds)
 
 	while (sim->event < work->event_count && !outcome->abandoned && advance(sim)) {
 		begin_write(sim);
-		if (sim->held)
-			prefetch_held(sim);
-		else
-			prefetch(sim);
+		prefetch(sim);
 		if (sim->other_rates)
 			share_drives(sim);
 		outcome->abandoned = is_abandoned(sim, bounds);
@@ -766,27 +755,11 @@ static void run(struct simulation *sim, const struct plan_bounds *bounds)
 	SPW_ASSERT(is_account(sim, outcome->written - outcome->read));
 }
 
-void spw_plan__simulate(struct plan_work *work, const uint8_t *spill, double memory,
-			const struct plan_bounds *bounds, struct plan_profile *profile,
-			struct plan_outcome *outcome)
+static void expect_memory(const struct plan_work *work, const uint8_t *spill,
+			  const struct plan_held *held)
 {
-	struct simulation sim = simulation_of(work, spill, profile, outcome);
-
-	sim.memory = memory;
-	spw_plan__time_reads(work, spill, memory);
-	run(&sim, bounds);
-}
-
-void spw_plan__simulate_held(struct plan_work *work, const uint8_t *spill,
-			     const struct plan_held *held, const struct plan_bounds *bounds,
-			     struct plan_profile *profile, struct plan_outcome *outcome)
-{
-	struct simulation sim = simulation_of(work, spill, profile, outcome);
 	double net = 0;
 
-	sim.held = held;
-	for (uint32_t k = 0; k < held->flows_count; k++)
-		held->flow_end_ns[k] = PLAN_NEVER_NS;
 	for (uint32_t k = 0; k < work->event_count; k++) {
 		const struct plan_event *event = &work->events[k];
 
@@ -795,7 +768,50 @@ void spw_plan__simulate_held(struct plan_work *work, const uint8_t *spill,
 		else if (event->kind == PLAN_RELEASE &&
 			 (work->used[event->tensor] || !spill[event->tensor]))
 			net -= work->bytes[event->tensor];
+		held->most[k] = held->net[k] = net;
+	}
+}
+
+static void expect_planned(struct plan_work *work, const uint8_t *spill,
+			   const struct plan_held *held)
+{
+	const uint8_t *out = work->forecast.out;
+	uint32_t next = 0;
+	double net = 0;
+
+	spw_plan__forecast_out(work, spill);
+	for (uint32_t k = 0; k < work->event_count; k++) {
+		const struct plan_event *event = &work->events[k];
+
+		if (event->kind == PLAN_PACK)
+			net += work->bytes[event->tensor];
+		else if (event->kind == PLAN_RELEASE &&
+			 (work->used[event->tensor] || !out[event->tensor]))
+			net -= work->bytes[event->tensor];
+		held->most[k] = net;
+		for (; next < work->count; next++) {
+			uint32_t i = work->by_pack[next];
+
+			if (out[i] && work->forecast.out_ns[i] > event->ns)
+				break;
+			net -= out[i] ? work->bytes[i] : 0;
+		}
 		held->net[k] = net;
 	}
+}
+
+void spw_plan__simulate(struct plan_work *work, const uint8_t *spill, const struct plan_held *held,
+			const struct plan_bounds *bounds, struct plan_profile *profile,
+			struct plan_outcome *outcome)
+{
+	struct simulation sim = simulation_of(work, spill, profile, outcome);
+
+	sim.held = held;
+	for (uint32_t k = 0; k < held->flows_count; k++)
+		held->flow_end_ns[k] = PLAN_NEVER_NS;
+	if (held->throttled)
+		expect_memory(work, spill, held);
+	else
+		expect_planned(work, spill, held);
 	run(&sim, bounds);
 }

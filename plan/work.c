@@ -258,8 +258,6 @@ static int allocate(struct plan_work *work, uint32_t calls)
 		{&work->writes.end_ns, count * sizeof(double)},
 		{&work->reads.order, count * sizeof(uint32_t)},
 		{&work->reads.end_ns, count * sizeof(double)},
-		{&work->read_from_ns, count * sizeof(double)},
-		{&work->stack, points * sizeof(uint32_t)},
 		{&forecast->point_ns, points * sizeof(double)},
 		{&forecast->point_bytes, points * sizeof(double)},
 		{&forecast->out, count},

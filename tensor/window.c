@@ -3,7 +3,7 @@
  * tensor/window.c - what is prefetched, in which order and how far
  *
  * By a plan: in the order in which the last step used what is spilled, over all stages; each as
- * soon as plan/reads.c and the memory in use now allow. Without one: the backward stage's
+ * soon as the plan and the memory in use now allow. Without one: the backward stage's
  * tensors in the reverse order of their last offers, then those of the stage said to come next,
  * within a budget.
  *

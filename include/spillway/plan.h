@@ -224,6 +224,11 @@ struct spw_plan_scopes {
 	 * faster than the plan waits for room, and ends no later than planned. Or NULL.
 	 */
 	const uint64_t *hold_until_ns;
+	/*
+	 * spw_plan_scopes_simulate() only: compute never waits for room, as in spw_plan_simulate();
+	 * prefetches alone are held to the limit
+	 */
+	bool unthrottled;
 };
 
 enum spw_plan_span_kind {

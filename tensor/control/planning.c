@@ -212,15 +212,6 @@ static int choose(struct asked *asked, const struct spw_plan_step *step, struct 
 	return spw_plan(step, &asked->drives, &asked->opts, plan->choices, &plan->result);
 }
 
-static int schedule(struct asked *asked, const struct spw_plan_step *step, struct plan *plan)
-{
-	if (asked->by_scopes)
-		return spw_control__recompute_schedule(asked, step, plan);
-	memset(plan->throttle_ns, 0, step->count * sizeof(*plan->throttle_ns));
-	return spw_plan__schedule(step, &asked->drives, plan->result.memory_bytes, plan->choices,
-				  plan->read_from_ns);
-}
-
 /*
  * A budget that drives are too slow for is met by holding compute back, which only plans of scopes
  * know; one that cannot be met otherwise overrules hints. If it cannot be met at all, nothing waits
@@ -255,7 +246,7 @@ int spw_control__planning_plan(struct asked *asked, struct plan *plan)
 	if (rc == 0)
 		rc = force_spills(asked, &step, plan);
 	if (rc == 0)
-		rc = schedule(asked, &step, plan);
+		rc = spw_control__recompute_schedule(asked, &step, plan);
 	if (rc == 0)
 		rc = order_uses(asked, &step, plan);
 	plan->lead_ns = lead_of(&step);

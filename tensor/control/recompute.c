@@ -47,6 +47,7 @@ static struct spw_plan_scopes scopes_of(struct asked *asked)
 		scopes.slack = 0; /* as of plans that only spill */
 	scopes.flows = asked->flows;
 	scopes.flows_count = asked->flows_count;
+	scopes.unthrottled = !asked->by_scopes;
 	return scopes;
 }
 
@@ -130,7 +131,10 @@ int spw_control__recompute_schedule(struct asked *asked, const struct spw_plan_s
 		memset(plan->read_from_ns, 0, step->count * sizeof(plan->read_from_ns[0]));
 		qsort(spans, result.spans, sizeof(*spans), by_begin);
 		time_reads(plan, spans, result.spans);
-		time_throttles(plan, step);
+		if (scopes.unthrottled)
+			memset(plan->throttle_ns, 0, step->count * sizeof(plan->throttle_ns[0]));
+		else
+			time_throttles(plan, step);
 	}
 	free(spans);
 	return rc;

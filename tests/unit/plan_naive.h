@@ -35,7 +35,7 @@ struct naive_change {
 	double ns, bytes; /* memory in use from there on */
 	/* at one time: 1 packed, 2 used, 3 released, 4 called; after the first 0 freed */
 	int kind;
-	uint32_t tensor;
+	uint32_t tensor, event;
 };
 
 struct naive {
@@ -115,7 +115,7 @@ static int naive_compare(const void *left, const void *right)
 
 static void naive_event_add(struct naive *naive, double ns, int kind, uint32_t tensor)
 {
-	naive->events[naive->event_count++] = (struct naive_change){ns, 0, kind, tensor};
+	naive->events[naive->event_count++] = (struct naive_change){ns, 0, kind, tensor, 0};
 }
 
 static void naive_forecast_events(struct naive *naive)
@@ -212,25 +212,26 @@ static void naive_forecast(struct naive *naive)
 		if (event->kind == 2 && leaves)
 			naive->used_at[event->tensor] = naive->change_count;
 		if (event->kind != 4 && (event->kind != 2 || leaves))
-			naive->changes[naive->change_count++] =
-				(struct naive_change){event->ns, bytes, event->kind, event->tensor};
+			naive->changes[naive->change_count++] = (struct naive_change){
+				event->ns, bytes, event->kind, event->tensor, k};
 		for (uint32_t i = 0; i < naive->step->count; i++) {
 			if (!naive->out[i] || given_back[i] || naive->left_ns[i] > event->ns)
 				continue;
 			given_back[i] = true;
 			bytes -= naive_bytes(naive, i);
 			naive->changes[naive->change_count++] =
-				(struct naive_change){event->ns, bytes, 0, i};
+				(struct naive_change){event->ns, bytes, 0, i, k};
 		}
 	}
 }
 
 /* N(s) + bytes of j, j used no later than i but after s  <=  M, for all s until the use of i. */
-static bool naive_fits(const struct naive *naive, uint32_t i, double compute_ns)
+static bool naive_fits(const struct naive *naive, uint32_t i)
 {
 	uint32_t from = 0;
 
-	while (from + 1 < naive->change_count && naive->changes[from + 1].ns <= compute_ns + 1)
+	while (from + 1 < naive->change_count &&
+	       naive->changes[from + 1].event < naive->events_done)
 		from++;
 	for (uint32_t k = from; k < naive->change_count; k++) {
 		double bytes = naive->changes[k].bytes;
@@ -291,7 +292,7 @@ static void naive_begin_write(struct naive *naive)
 }
 
 /* Return: whether something changed. */
-static bool naive_read_ahead(struct naive *naive, double compute_ns)
+static bool naive_prefetch(struct naive *naive)
 {
 	uint32_t next = UINT32_MAX;
 
@@ -306,7 +307,7 @@ static bool naive_read_ahead(struct naive *naive, double compute_ns)
 	if (next == UINT32_MAX || naive->where[next] == NAIVE_NOT_YET)
 		return false;
 	if (naive->where[next] != NAIVE_ON_DRIVES && !naive_is_staged(naive, next)) {
-		if (naive->out[next] && !naive_fits(naive, next, compute_ns))
+		if (naive->out[next] && !naive_fits(naive, next))
 			return false;
 		naive->where[next] = NAIVE_IN_MEMORY;
 		return true;
@@ -314,7 +315,7 @@ static bool naive_read_ahead(struct naive *naive, double compute_ns)
 	double size = naive_bytes(naive, next);
 
 	if (naive->awaited != next &&
-	    (naive_in_use(naive) + size > naive->memory || !naive_fits(naive, next, compute_ns)))
+	    (naive_in_use(naive) + size > naive->memory || !naive_fits(naive, next)))
 		return false;
 	naive->read_left = naive_is_staged(naive, next) ? 0 : size;
 	naive->where[next] = NAIVE_BEING_READ;
@@ -521,14 +522,10 @@ static bool naive_simulate(struct naive *naive)
 {
 	naive_forecast(naive);
 	while (naive->released < naive->step->count) {
-		double compute_ns;
-
 		if (!naive_advance(naive))
 			return false;
 		naive_begin_write(naive);
-		compute_ns = naive->awaited == UINT32_MAX ? naive->now - naive->stall
-							  : naive->events[naive->events_done].ns;
-		while (naive_read_ahead(naive, compute_ns))
+		while (naive_prefetch(naive))
 			continue;
 		naive_note_peak(naive);
 	}

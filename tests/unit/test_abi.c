@@ -70,7 +70,7 @@ static const struct {
 	ABI(struct spw_plan_point, bytes, 8, 16),
 	ABI(struct spw_plan_scope, may_again, 20, 24),
 	ABI(struct spw_plan_flow, bytes_written, 24, 32),
-	ABI(struct spw_plan_scopes, hold_until_ns, 48, 56),
+	ABI(struct spw_plan_scopes, unthrottled, 56, 64),
 	ABI(struct spw_plan_span, which, 20, 24),
 	ABI(struct spw_plan_record, saved_ns, 32, 40),
 	ABI(struct spw_plan_other_way, peak_bytes, 16, 24),

@@ -18,12 +18,12 @@ typeof(spw_plan__simulate) __real_spw_plan__simulate, __wrap_spw_plan__simulate;
 
 static uint64_t events; /* simulated */
 
-void __wrap_spw_plan__simulate(struct plan_work *work, const uint8_t *spill, double memory,
-			       const struct plan_bounds *bounds, struct plan_profile *profile,
-			       struct plan_outcome *outcome)
+void __wrap_spw_plan__simulate(struct plan_work *work, const uint8_t *spill,
+			       const struct plan_held *held, const struct plan_bounds *bounds,
+			       struct plan_profile *profile, struct plan_outcome *outcome)
 {
 	events += work->event_count;
-	__real_spw_plan__simulate(work, spill, memory, bounds, profile, outcome);
+	__real_spw_plan__simulate(work, spill, held, bounds, profile, outcome);
 }
 
 static struct spw_plan_tensor tensors[TENSORS];

@@ -569,6 +569,30 @@ CASE(no_worse_than_without)
 	}
 }
 
+/* Where compute does not wait for room it is the simulation of a step without scopes. */
+CASE(unthrottled)
+{
+	uint64_t random = seed;
+
+	for (unsigned k = 0; k < 60; k++) {
+		struct spw_plan_result without = {.size = sizeof(without)};
+		uint64_t memory;
+
+		random_world(&random, (uint32_t)between(&random, 2, SCOPES_MAX));
+		for (uint32_t i = 0; i < world.step.count; i++)
+			world.choices[i] = between(&random, 0, 3) ? SPW_PLAN_SPILL : SPW_PLAN_KEEP;
+		memory = between(&random, 1, 1000) * MIB;
+		world.scopes.unthrottled = true;
+		(void)simulate(memory);
+		assert_int_equal(spw_plan_simulate(&world.step, &world.drives, memory,
+						   world.choices, NULL, 0, &without),
+				 0);
+		assert_int_equal(world.result.peak_bytes, without.peak_bytes);
+		assert_int_equal(world.result.wall_ns, without.wall_ns);
+		assert_int_equal(world.result.bytes_written, without.bytes_written);
+	}
+}
+
 /* ---- Against all plans ---- */
 
 /* Of each scope: input kept or spilled, rest kept, spilled or recomputed. */
