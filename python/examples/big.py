@@ -127,7 +127,7 @@ def main() -> None:
         model = st.materialize(lambda: GPT(chosen), store,
                                parameter_bytes=chosen.parameter_bytes)
         off = st.offload(model, store, parameters=True,
-                         parameter_bytes=chosen.parameter_bytes)
+                         sizes=st.Sizes(parameter_bytes=chosen.parameter_bytes))
         optimizer = st.Optimizer(torch.optim.AdamW, model.named_parameters(), store,
                                  lr=1e-4, in_backward=True)
         notes = Notes(chosen.json, off, optimizer)

@@ -192,8 +192,8 @@ def offload_of(args: argparse.Namespace, model: nn.Module, store: Any) -> Any:
     mode: st.Mode = "observe"
     if args.mode == "spillway":
         mode = args.cache or "fastest"
-    return st.offload(model, store, mode=mode, prefetch_bytes=args.prefetch_bytes,
-                      record=args.record, budget_bytes=args.budget_bytes,
+    return st.offload(model, store, mode=mode, budget_bytes=args.budget_bytes,
+                      sizes=st.Sizes(prefetch_bytes=args.prefetch_bytes), record=args.record,
                       recompute=args.recompute)
 
 

@@ -216,8 +216,8 @@ def moves_nothing(total_bytes: int, limit_bytes: int) -> str:
     if total_bytes == 0:
         return "parameters=True moves nothing: no parameter of the model can be on drives"
     return (f"parameters=True moves nothing: the {bytes_text(limit_bytes)} of memory given hold "
-            f"all {bytes_text(total_bytes)} of parameters; give less with parameter_bytes= (the "
-            "default is three of the largest scope), or smaller scopes=")
+            f"all {bytes_text(total_bytes)} of parameters; give less with Sizes(parameter_bytes=) "
+            "(the default is three of the largest scope), or smaller scopes=")
 
 
 def parameters_line(stats: ParameterStats) -> str:

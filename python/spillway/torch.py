@@ -31,7 +31,6 @@ import contextlib
 import importlib
 import itertools
 import logging
-import os
 import sys
 import threading
 import time
@@ -43,27 +42,25 @@ import torch
 from torch import Tensor, nn
 
 from ._core import library, hooks_loader
-from ._core.counted import CacheStats, DeviceStats
-from ._core.library import Size, SpillwayError, bytes_text, fast, to_dataclass
+from ._core.library import Size, SpillwayError, fast
 from ._core.scopes import (Exclude, Hook, Scopes, excluded_of, identities, layers_of, parts_of,
                            scopes_of, tensors_in)
 from ._core.torch_compat import (SavedTensorsHooks, has_compiled, in_backward, in_checkpoint,
                                  is_compiled, register_forward_hook_always,
                                  register_forward_pre_hook)
-from ._offload.explain import ScopePlan, scope_plans, text_of
+from ._offload.arguments import (Sizes, cache_of, check_arguments, opened_store, parameters_of,
+                                 rank_of_environment)
+from ._offload.explain import ScopePlan
 from ._offload.heap import Mapped, Resident
+from ._offload.reports import Reports
 from ._offload.session import Session
 from ._params.residency import by_storage
 from ._params.stats import ParameterStats
 from ._recompute.recompute import Recomputer, Recompute, recomputer_of
-from ._report.files import asked, save, write
-from ._report.html import page_of
-from ._report.notebook import piece_of
-from ._report.run_record import Run, json_of
+from ._report.files import asked
 from ._report.step_trace import StepTrace
-from .cache import MODES, STAGE_BACKWARD, STAGE_FORWARD, Cache, Mode
-from .report import (Progress, hints_of, parameters_line, process_rows, summary_of, table_of,
-                     wear_since)
+from .cache import STAGE_BACKWARD, STAGE_FORWARD, Cache, Mode
+from .report import Progress
 from .store import Path, Store, choice
 from .wear import Cap
 
@@ -74,7 +71,7 @@ if TYPE_CHECKING:
     from .optimizer import Optimizer
 
 __all__ = ["Mode", "Offload", "Optimizer", "ParameterStats", "Phase", "Recompute", "ScopePlan",
-           "Stage", "layers_of", "materialize", "newest_of_all", "offload", "parts_of",
+           "Sizes", "Stage", "layers_of", "materialize", "newest_of_all", "offload", "parts_of",
            "rank_of_environment"]
 
 _log = logging.getLogger("spillway")
@@ -97,7 +94,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-class Offload(contextlib.ContextDecorator):
+class Offload(Reports, contextlib.ContextDecorator):
     """A context in which what autograd saves is spilled. Made by offload(); entered once per step,
     or once around a loop. As a decorator of a function it is entered in each call of that.
 
@@ -111,10 +108,6 @@ class Offload(contextlib.ContextDecorator):
     its own, and nothing need be said. Of a model that is never called itself (a normalizing flow's
     log_prob, a Gaussian process), it begins with the first tensor saved after a backward pass.
     """
-
-    _report_path: Optional[str] = None
-    # What a report says, from the moment when it is closed on.
-    _last: Optional[Tuple[Run, str]] = None
 
     def __init__(self, model: nn.Module, cache: Cache, scopes: List[nn.Module],
                  exclude: Exclude = None, own_store: Optional[Store] = None,
@@ -173,25 +166,6 @@ class Offload(contextlib.ContextDecorator):
         # follows it was taken for a penalty on gradients.
         self._differentiable = self._penalty = False
         _note_made(model, cache.mode)
-
-    def __repr__(self) -> str:
-        cache = self._session.cache
-        words = (f"<spillway.torch.Offload of {self._name}, mode {cache.mode!r}, "
-                 f"{len(self._scopes)} scopes")
-        if cache.closed:
-            return words + ": closed>"
-        stats = self.stats()
-        return (f"{words}: {stats.steps} steps, {bytes_text(stats.bytes_spilled)} written, "
-                f"{bytes_text(stats.activation_bytes_max)} of activations in memory at most>")
-
-    def _repr_html_(self) -> Optional[str]:
-        """What Jupyter shows: the memory over the last step, and the drives. None, before a step
-        has ended and when it is closed: then it shows what repr() says."""
-        cache = self._session.cache
-        if cache.closed or cache.forgotten:
-            return None
-        run = self._run()
-        return piece_of(run) if run.profile else None
 
     def __del__(self) -> None:
         self._leave_report()  # if it was not closed
@@ -432,6 +406,17 @@ class Offload(contextlib.ContextDecorator):
                 self._handles.append(module.register_forward_pre_hook(self._excluded_hooks[0]))
                 self._handles.append(module.register_forward_hook(self._excluded_hooks[1]))
 
+    def _next_trace(self) -> None:
+        session = self._session
+        if session.tracer is None and self._trace_path is None:
+            return
+        self._write_trace()
+        session.tracer = None
+        if self._trace_path is not None:
+            session.tracer = StepTrace(self._trace_path, self.stats())
+            self._trace_path = None
+        session.watch()
+
     # ---- Where the model is ----------------------------------------------------------------------
 
     def _make_hooks(self) -> List[Tuple[Callable[..., Any], nn.Module, Hook]]:
@@ -554,22 +539,7 @@ class Offload(contextlib.ContextDecorator):
                 if self._session.tracer is not None:
                     self._session.tracer.end()
 
-    # ---- What it did -----------------------------------------------------------------------------
-
-    def stats(self) -> CacheStats:
-        """Counters since offload() was called; once it is closed, up to then."""
-        if self._last is not None:
-            return self._last[0].stats
-        self._session.drain()
-        return self._session.cache.stats()
-
-    def device_stats(self) -> Optional[DeviceStats]:
-        """The counters of tensors on CUDA devices; None: the model has none there."""
-        return None if self._session.device is None else to_dataclass(DeviceStats, self.stats())
-
-    def parameter_stats(self) -> Optional[ParameterStats]:
-        """Counters of parameters on drives; None: they are in memory."""
-        return None if self._parameters is None else self._parameters.stats()
+    # ---- What it holds ---------------------------------------------------------------------------
 
     def parameters_to_memory(self) -> None:
         """Bring all parameters back into memory, for good.
@@ -579,153 +549,6 @@ class Offload(contextlib.ContextDecorator):
         if self._parameters is not None:
             self._parameters.to_memory()
             self._parameters, self._session.places = None, None
-
-    def _tell_progress(self) -> None:
-        if self._progress is not None and not self._session.cache.closed:
-            self._progress.tell(self.stats())
-
-    @property
-    def activation_peak_bytes(self) -> int:
-        """The most bytes in memory at once that held activations: saved tensors, staging and
-        prefetched memory; of a device, what was in its own memory."""
-        return self.stats().activation_bytes_max
-
-    def report(self, file: Optional[TextIO] = None, *, html: Optional[Path] = None,
-               json: Optional[Path] = None) -> None:
-        """Print a table of what the cache and the drives did since offload() was called, how much
-        that wears the drives, and hints, to standard output or a file. Once it is closed: what they
-        did up to then.
-
-        :param html: a file to write instead: a page for a browser, with the memory over the last
-            step, the plan and its reasons, drives and wear. It needs nothing from elsewhere
-        :param json: the same as figures, for programs and for ``spillway report``
-        :raises OSError: it cannot be written
-        """
-        if html is not None or json is not None:
-            run = self._run()
-            for path, text_of in ((html, page_of), (json, json_of)):
-                if path is not None:
-                    write(text_of(run), path)
-            return
-        print(self._text() if self._last is None else self._last[1], file=file or sys.stdout)
-
-    def _text(self) -> str:
-        stats, store = self.stats(), self._session.cache.store
-        table = table_of(stats, store, self._drives_before, self._session.device is not None,
-                         time.monotonic() - self._since, self._endurance_bytes,
-                         process_rows(*self._process(stats)))
-        hints = self._hints(stats)
-        if self._parameters is not None:
-            table += "\n" + parameters_line(self._parameters.stats())
-        return "\n".join([table, *hints])
-
-    def explain(self, file: Optional[TextIO] = None) -> List[ScopePlan]:
-        """Print what the plan in force does with each scope, why, and what the next best would
-        have cost, to standard output or a file; and why scopes are not recomputed. Takes some
-        milliseconds for each scope.
-
-        :return: the same as figures; empty: no plan is in force
-        """
-        reasons, planned = self._session.cache.explain()
-        keys = dict(enumerate(self._scopes, 1))
-        modules = {module: name for name, module in self._model.named_modules()}
-        names = {key: modules.get(module) or type(module).__name__ for key, module in keys.items()}
-        refused = {} if self._recomputer is None else self._recomputer.refused
-        plans = scope_plans(reasons, planned, names, {
-            key: refused[module] for key, module in keys.items() if module in refused})
-        print(text_of(plans, planned), file=file or sys.stdout)
-        return plans
-
-    def _run(self) -> Run:
-        if self._last is not None:
-            return self._last[0]
-        cache, seconds = self._session.cache, time.monotonic() - self._since
-        stats, store = self.stats(), cache.store
-        drives = [] if store is None or store.closed else store.drive_stats()
-        return Run(
-            self._name, cache.mode, time.strftime("%Y-%m-%d %H:%M"), seconds, stats,
-            cache.profile(), drives, self._drives_before,
-            wear_since(drives, self._drives_before, seconds, self._endurance_bytes),
-            "" if store is None or store.closed else store.description,
-            self._hints(stats), *self._process(stats))
-
-    def _process(self, stats: CacheStats) -> Tuple[int, int, str]:
-        """As a Run has it: the most memory of the process, what that would be if nothing were
-        spilled, and why freed memory stays in it."""
-        resident, heap = self._resident.peak_bytes, self._session.heap
-        kept = max((point[2] for point in self._session.cache.profile()), default=0)
-        spared = max(0, kept - stats.step_peak_bytes) if kept else 0
-        return (resident, resident + spared if resident else 0,
-                heap.why_not or "" if heap is not None else "")
-
-    @property
-    def resident_peak_bytes(self) -> int:
-        """The most memory of this process that was resident (RSS) since offload() was called;
-        0: the system does not tell."""
-        return self._resident.peak_bytes
-
-    def _hints(self, stats: CacheStats) -> List[str]:
-        hints = list(hints_of(stats, self._entries, self._session.cache.store, self._store_before,
-                              self._session.others))
-        return hints + ([f"hint: {self._compiled_words}"] if self._compiled_words else [])
-
-    def _summarize(self) -> None:
-        """Before it closes: later reports show what it did up to then. Errors must not keep it from
-        closing."""
-        if self._last is not None:  # its store closes, and has said so
-            return
-        try:
-            last = self._run(), self._text()
-        except (SpillwayError, OSError, ValueError) as error:
-            _log.warning("what this run did cannot be told: %s", error)
-            return
-        self._leave_report()
-        self._last = last
-        if self._entries:
-            _log.info("%s", summary_of(last[0]))
-
-    def _leave_report(self) -> None:
-        """At its end, if `spillway run --report` asked for it. Errors must not end the training."""
-        path, self._report_path = self._report_path, None
-        if path is None or self._session.cache.closed:
-            return
-        try:
-            save(self._run(), path)
-            _log.info("the report of this run is in %s", path)
-        except (OSError, ValueError) as error:
-            _log.warning("the report of this run is not written: %s", error)
-
-    def trace(self, path: Path) -> None:
-        """Record the next whole step, for Perfetto (ui.perfetto.dev) or chrome://tracing.
-
-        The file shows layers, stages, each tensor saved and used, how long its use waited, and how
-        much memory held activations, waited to be written and was prefetched. It is complete when
-        the step after begins, or at close(). Recording costs some microseconds per tensor.
-
-        :raises OSError: the file cannot be made
-        """
-        with open(path, "w", encoding="ascii"):  # fails now, not after the step
-            pass
-        self._trace_path = path
-
-    def _next_trace(self) -> None:
-        session = self._session
-        if session.tracer is None and self._trace_path is None:
-            return
-        self._write_trace()
-        session.tracer = None
-        if self._trace_path is not None:
-            session.tracer = StepTrace(self._trace_path, self.stats())
-            self._trace_path = None
-        session.watch()
-
-    def _write_trace(self) -> None:
-        """A trace that cannot be written must not end the training."""
-        if self._session.tracer is not None and not self._session.cache.forgotten:
-            try:
-                self._session.tracer.write()
-            except OSError as error:
-                _log.warning("the trace is not written: %s", error)
 
     def reset_peak(self) -> None:
         """Reset activation_peak_bytes."""
@@ -759,92 +582,13 @@ def _stage_of(micro_batch: int, phase: Phase) -> Tuple[int, int]:
     return library.number("micro_batch", micro_batch, 32), choice("phase", phase, _PHASES)
 
 
-def rank_of_environment() -> Optional[int]:
-    """The number of this process on its machine, as torchrun, Open MPI, MVAPICH and Slurm give
-    it; None: there is none."""
-    for name in ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_RANK",
-                 "SLURM_LOCALID", "RANK"):
-        value = os.environ.get(name, "")
-        if value.isdigit():
-            return int(value)
-    return None
-
-
-def _opened(store: Any, rank: Optional[int]) -> Tuple[Optional[Store], Optional[Store]]:
-    """(the store, the same if it was opened here)"""
-    if rank is not None:
-        rank = library.number("rank", rank, 31)
-    if store is None:
-        return None, None
-    if isinstance(store, Store):
-        if rank is not None and store.stats().partition != rank:
-            raise ValueError(
-                f"the store is open on partition {store.stats().partition}, but rank is {rank}: "
-                f"open it with Store(drives, partition={rank}), or give offload() the drives and "
-                "it does")
-        return store, None
-    drives = [os.fspath(store)] if isinstance(store, (str, os.PathLike)) else list(store)
-    opened = Store(drives, partition=rank_of_environment() if rank is None else rank)
-    return opened, opened
-
-
-def _check_arguments(model: nn.Module, mode: Mode, budget_bytes: Optional[Size],
-                     store: Any, recompute: Recompute) -> None:
-    """What can be checked before drives are opened."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
-    if isinstance(model, torch.jit.ScriptModule):
-        raise TypeError(
-            "ScriptModules do not support saved-tensor hooks; pass an nn.Module")
-    choice("mode", mode, MODES)
-    if not callable(recompute):
-        choice("recompute", recompute, {"auto": 0, "never": 1})
-    if recompute == "never" and store is None and mode == "budget":
-        raise ValueError(
-            'a budget without a store is met by recomputing: give drives, or recompute="auto"')
-    if (mode == "budget") != (budget_bytes is not None):
-        raise ValueError('mode "budget" and budget_bytes belong together: give both or neither')
-    if budget_bytes is not None:
-        library.size("budget_bytes", budget_bytes)  # of the others the cache says so
-
-
-def _cache_of(store: Optional[Store], own: Optional[Store], **options: Any) -> Cache:
-    try:
-        return Cache(store, **options)
-    except BaseException:
-        if own is not None:
-            own.close()
-        raise
-
-
-def _parameters_of(model: nn.Module, store: Optional[Store], own: Optional[Store], cache: Cache,
-                   parameters: bool, parameter_bytes: Optional[Size]) -> Optional[Parameters]:
-    """None: they stay in memory. If they cannot go to drives, what was opened is closed."""
-    try:
-        if not parameters:
-            if parameter_bytes is not None:
-                raise ValueError("parameter_bytes must come with parameters=True, or not at all")
-            return None
-        from ._params.materialize import parameters_on
-
-        return parameters_on(model, None if own is not None else store, layers_of(model),
-                             parameter_bytes)
-    except BaseException:
-        cache.close()
-        if own is not None:
-            own.close()
-        raise
-
-
 def offload(
     model: nn.Module,
     store: Union[None, Store, Path, Sequence[Path]],
     *,
-    min_bytes: Optional[Size] = None,
-    staging_bytes: Optional[Size] = None,
-    prefetch_bytes: Optional[Size] = None,
     mode: Mode = "fastest",
     budget_bytes: Optional[Size] = None,
+    sizes: Sizes = Sizes(),
     scopes: Scopes = None,
     exclude: Exclude = None,
     rank: Optional[int] = None,
@@ -854,7 +598,6 @@ def offload(
     endurance_bytes: Size = 0,
     recompute: Recompute = "never",
     parameters: bool = False,
-    parameter_bytes: Optional[Size] = None,
 ) -> Offload:
     """A context manager that spills what autograd saves onto a store. See the module's text for
     use. Numbers of bytes may be words, as on the command line: "64KiB", "1.5G", "4GB".
@@ -862,15 +605,13 @@ def offload(
     :param model: used to know parameters, buffers and layers; not changed
     :param store: an open store; or the drives of one, which is then opened on the partition of this
         rank and closed by close(); may be None in mode "observe", and in "budget" with recompute
-    :param min_bytes: smaller tensors are kept (default 64 KiB)
-    :param staging_bytes: most that wait to be written; beyond it tensors are kept (default 1 GiB)
-    :param prefetch_bytes: most prefetched; 0, the default: as much as the largest scope spilled
     :param mode: "fastest": after a first step that is only measured, plan the lowest peak without
         waiting for drives; "budget": plan the fewest bytes written such that activations fit
         budget_bytes; "spill": by a fixed rule, all but what the backward pass needs first;
         "observe": keep everything and count what plain training holds; "positional": plan once, by
         position, which is SSDTrain's rule, for comparison
     :param budget_bytes: with mode "budget": most bytes of activations in memory
+    :param sizes: other sizes, none of which need be given: see Sizes
     :param exclude: what is never written: modules (all that is saved while one runs its forward)
         and tensors, or a function of (name, module)
     :param rank: the partition for this process, of a store with as many as there are ranks on the
@@ -890,19 +631,17 @@ def offload(
         also their parts, see parts_of()
     :param parameters: are on the drives, too, and in memory while they are used or about to be; the
         store must be open, and the optimizer made afterwards. docs/STATE.md, *Parameters*
-    :param parameter_bytes: most bytes of parameters in memory; default: three of the largest scope
     :raises SpillwayError: the store is closed; no memory; it is too small for the parameters
     """
-    _check_arguments(model, mode, budget_bytes, store, recompute)
+    check_arguments(model, mode, budget_bytes, sizes, store, recompute)
     endurance_bytes = library.size("endurance_bytes", endurance_bytes)
     if exclude is not None and not callable(exclude) and not isinstance(exclude, Tensor):
         exclude = list(exclude)  # an iterator gives its things once
     excluded_of(model, exclude)  # what is wrong with it is reported now
     scope_modules = scopes_of(model, scopes, recompute != "never")
-    opened, own = _opened(store, rank)
-    cache = _cache_of(
-        opened, own, mode=mode, min_bytes=min_bytes, staging_bytes=staging_bytes,
-        prefetch_bytes=prefetch_bytes, memory_bytes=budget_bytes, record=record,
+    opened, own = opened_store(store, rank)
+    cache = cache_of(
+        opened, own, sizes, mode=mode, memory_bytes=budget_bytes, record=record,
         record_model=type(model).__name__, wear=wear, endurance_bytes=endurance_bytes)
     return Offload(model, cache, scope_modules, exclude, own, progress, endurance_bytes, recompute,
-                   _parameters_of(model, opened, own, cache, parameters, parameter_bytes))
+                   parameters_of(model, opened, own, cache, parameters, sizes.parameter_bytes))

@@ -11,14 +11,17 @@ def right(model: Any, store: spillway.Store, off: spillway.torch.Offload) -> Non
     spillway.format_store(["/dev/null"], chunk_bytes="1MiB")
     spillway.Store(["/dev/null"], backend="io_uring", stripe="static", arena_bytes="64MiB")
     spillway.Store(["/dev/null"], commit="newest")
-    spillway.torch.offload(model, store, mode="budget", budget_bytes="4GB", min_bytes="1MiB")
-    spillway.torch.offload(model, store, mode="fastest", staging_bytes=1 << 30)
+    spillway.torch.offload(model, store, mode="budget", budget_bytes="4GB",
+                           sizes=spillway.torch.Sizes(min_bytes="1MiB"))
+    spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(staging_bytes=1 << 30))
     off.stage(0, "forward", next=(0, "backward"))
 
 
 def wrong(model: Any, store: spillway.Store, off: spillway.torch.Offload) -> None:
     spillway.torch.offload(model, store, mode="fatsest")  # type: ignore[arg-type]
-    spillway.torch.offload(model, store, min_bytes=0.5)  # type: ignore[arg-type]
+    spillway.torch.Sizes(min_bytes=0.5)  # type: ignore[arg-type]
+    spillway.torch.Sizes(max_bytes=1)  # type: ignore[call-arg]
+    spillway.torch.offload(model, store, sizes="4GB")  # type: ignore[arg-type]
     spillway.Store(["/dev/null"], backend="iouring")  # type: ignore[arg-type]
     spillway.Store(["/dev/null"], stripe="raid0")  # type: ignore[arg-type]
     spillway.Store(["/dev/null"], commit="latest")  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ RULES = {
     "_optim": ("_core", "_gpu", "state", "store"),
     "_grads": ("_core", "_optim"),
     "_params": ("_core", "_optim", "plan", "report", "store"),
-    "_offload": ("_core", "_params", "_report", "cache", "report"),
+    "_offload": ("_core", "_params", "_report", "cache", "report", "store"),
     "_recompute": ("_core", "_gpu", "_offload", "_params"),
     "_export": ("_core", "_optim", "state", "store"),
     "_swap": ("_core", "store"),

@@ -71,7 +71,8 @@ def peak_of(model, off, step, rows=ROWS):
 def offload(model, store, mode="spill", **options):
     table = Troubled(machine.table())
     slow_path._table = lambda kind: table
-    off = spillway.torch.offload(model, store, mode=mode, min_bytes=4096, **options)
+    off = spillway.torch.offload(
+        model, store, mode=mode, sizes=spillway.torch.Sizes(min_bytes=4096), **options)
     off.table = table
     return off
 

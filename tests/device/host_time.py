@@ -38,7 +38,8 @@ def timed(function, *arguments):
 def a_round(store):
     """Microseconds of each save, and of each use. A first step spills all."""
     saves, uses = [], []
-    off = spillway.torch.offload(nn.Module(), store, mode="spill", min_bytes=4096)
+    off = spillway.torch.offload(nn.Module(), store, mode="spill",
+                                 sizes=spillway.torch.Sizes(min_bytes=4096))
     with off:
         saved = []
         for _ in range(TENSORS):

@@ -266,7 +266,8 @@ def offload(case, model, store):
     options = {"budget_bytes": 20 * case.rows * case.width} if case.mode == "budget" else {}
     recompute = (lambda name, module: int(name[-1]) % 2) if case.recompute == "some" else None
     off = spillway.torch.offload(
-        model, store, min_bytes=64, mode=case.mode, recompute=recompute or case.recompute, **options
+        model, store, sizes=spillway.torch.Sizes(min_bytes=64), mode=case.mode,
+        recompute=recompute or case.recompute, **options
     )
     off._session.discards_all = case.discards_all
     off.table = table

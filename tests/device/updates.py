@@ -198,7 +198,8 @@ def activations_and_state_share_the_arena(store):
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)).to(machine.kind)
     params = list(model.parameters())
     with optimizer_of(store, params, interleave=2) as mine:
-        off = spillway.torch.offload(model, store, mode="spill", min_bytes=4096)
+        off = spillway.torch.offload(model, store, mode="spill",
+                                     sizes=spillway.torch.Sizes(min_bytes=4096))
         for _ in range(2):
             with off:
                 model(torch.randn(512, 64).to(machine.kind)).pow(2).mean().backward()

@@ -12,7 +12,7 @@ import spillway.torch
 from places import bits_of, wait_after_layers
 
 WIDTH, BATCHES = 128, 8
-SPILL = {"mode": "spill", "min_bytes": 0}
+SPILL = {"mode": "spill", "sizes": spillway.torch.Sizes(min_bytes=0)}
 
 
 class Model(nn.Module):
@@ -99,7 +99,8 @@ def test_the_same_losses(drives, options, before):
 def test_less_memory(drives):
     """Than what plain training holds, which mode "observe" counts."""
     peaks = {mode: train(drives, waits=True, spilling={
-        "mode": mode, "min_bytes": 0, "prefetch_bytes": "16KiB"})[2].activation_bytes_max
+        "mode": mode, "sizes": spillway.torch.Sizes(min_bytes=0, prefetch_bytes="16KiB")
+    })[2].activation_bytes_max
         for mode in ("observe", "spill")}
     assert peaks["spill"] < 0.7 * peaks["observe"], peaks
 

@@ -38,7 +38,8 @@ def test_what_the_page_imports_is_there():
 def test_it_trains(drives):
     model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(4)))
     with spillway.Store(drives) as store:
-        off = spillway.torch.offload(model, store, mode="spill", min_bytes=0)
+        off = spillway.torch.offload(model, store, mode="spill",
+                                     sizes=spillway.torch.Sizes(min_bytes=0))
         with off:
             model(torch.randn(256, 256, requires_grad=True)).sum().backward()
         assert off.stats().bytes_spilled + off.stats().bytes_forwarded > 0

@@ -11,11 +11,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.checkpoint import checkpoint
 
 import spillway
+import spillway.torch
 from places import wait_after_layers
 from spillway.integrations.lightning import SpillwayCallback
 
 WIDTH, LAYERS, BATCHES = 128, 6, 8
-SPILL = {"mode": "spill", "min_bytes": 0}
+SPILL = {"mode": "spill", "sizes": spillway.torch.Sizes(min_bytes=0)}
 
 
 def make_module(package, recompute, whole, shards):
@@ -101,7 +102,8 @@ def test_the_same_losses(folder, drives, options):
 def test_less_memory(folder, drives, whole):
     peaks = {}
     for mode in ("observe", "spill"):
-        callback = SpillwayCallback(drives, mode=mode, min_bytes=0, prefetch_bytes="16KiB")
+        callback = SpillwayCallback(drives, mode=mode, sizes=spillway.torch.Sizes(
+                min_bytes=0, prefetch_bytes="16KiB"))
 
         fit(folder, [callback], whole=whole,
             prepared=lambda module: wait_after_layers(module, lambda: callback.off))

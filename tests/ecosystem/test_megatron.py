@@ -72,7 +72,8 @@ def train(forward_backward, devices, forward_only=False, waits=False, error=None
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     off = spillway.torch.offload(
-        model, devices, min_bytes=0, **({"mode": "spill" if devices else "observe"} | spilling))
+        model, devices, **({"mode": "spill" if devices else "observe",
+                            "sizes": spillway.torch.Sizes(min_bytes=0)} | spilling))
     if waits:
         wait_after_layers(model, lambda: off)
     told, stage = [], off.stage
@@ -116,7 +117,8 @@ def test_the_same_losses(drives, forward_backward):
 def test_less_memory(drives, forward_backward):
     """Than what plain training holds, which mode "observe" counts."""
     peaks = {mode: train(forward_backward, drives, waits=True, mode=mode,
-                         prefetch_bytes="16KiB")[3].activation_bytes_max
+                         sizes=spillway.torch.Sizes(min_bytes=0, prefetch_bytes="16KiB")
+                         )[3].activation_bytes_max
              for mode in ("observe", "spill")}
     assert peaks["spill"] < 0.7 * peaks["observe"], peaks
 

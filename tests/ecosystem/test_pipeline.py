@@ -65,7 +65,8 @@ def train(devices):
         model=module, optimizer=torch.optim.AdamW(module.parameters(), lr=1e-3),
         config={"train_micro_batch_size_per_gpu": ROWS, "steps_per_print": 1 << 30,
                 "gradient_accumulation_steps": MICRO_BATCHES})
-    off = spillway.torch.offload(module, devices or None, min_bytes=0, prefetch_bytes="16KiB",
+    off = spillway.torch.offload(module, devices or None,
+                                 sizes=spillway.torch.Sizes(min_bytes=0, prefetch_bytes="16KiB"),
                                  mode="spill" if devices else "observe")
     wait_after_layers(module, lambda: off)
     told, stage = [], off.stage

@@ -18,11 +18,12 @@ from unittest import mock
 import pytest
 
 import spillway
+import spillway.torch
 from places import bits_of, fork_ranks, make_drives, wait_after_layers
 
-SPILL = {"mode": "spill", "min_bytes": 0}
+SPILL = {"mode": "spill", "sizes": spillway.torch.Sizes(min_bytes=0)}
 # What is left in memory is little, so that it shows how much is gone.
-TIGHT = {"min_bytes": 0, "prefetch_bytes": "16KiB"}
+TIGHT = {"sizes": spillway.torch.Sizes(min_bytes=0, prefetch_bytes="16KiB")}
 ERRORS = {"exception": ZeroDivisionError("mine"), "Ctrl-C": KeyboardInterrupt()}
 FAILS_IN, SAVES_EVERY = 5, 2  # steps
 

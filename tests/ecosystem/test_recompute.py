@@ -56,8 +56,8 @@ def train(make, step, recompute):
     model = make().train()
     off = contextlib.nullcontext()
     if recompute:
-        off = spillway.torch.offload(model, None, mode="budget", budget_bytes=1 << 40, min_bytes=1,
-                                     recompute="auto")
+        off = spillway.torch.offload(model, None, mode="budget", budget_bytes=1 << 40,
+                                     sizes=spillway.torch.Sizes(min_bytes=1), recompute="auto")
         off._session.discards_all = True
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     seen = []

@@ -12,11 +12,12 @@ from torchtune.models.llama3 import llama3
 from torchtune.modules import TransformerSelfAttentionLayer
 
 import spillway
+import spillway.torch
 from places import wait_after_layers
 from spillway.integrations.torchtune import install
 
 STEPS, TOKENS = 6, 64
-SPILL = {"mode": "spill", "min_bytes": 0}
+SPILL = {"mode": "spill", "sizes": spillway.torch.Sizes(min_bytes=0)}
 
 
 class Recipe:
@@ -85,7 +86,8 @@ def test_less_memory(drives):
     """Than what plain training holds, which mode "observe" counts."""
     peaks = {}
     for mode in ("observe", "spill"):
-        switch = install(drives, mode=mode, min_bytes=0, prefetch_bytes="64KiB")
+        switch = install(drives, mode=mode, sizes=spillway.torch.Sizes(
+            min_bytes=0, prefetch_bytes="64KiB"))
         recipe = Recipe()
         wait_after_layers(recipe.model, lambda: switch.off)
         recipe.train()

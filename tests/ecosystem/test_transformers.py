@@ -10,6 +10,7 @@ from torch.utils.data import Dataset
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import spillway
+import spillway.torch
 from places import wait_after_layers
 from spillway.integrations.transformers import SpillwayCallback, enable
 
@@ -18,7 +19,7 @@ SIZES = {"vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 192,
          "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2}
 DECODERS = {"llama": "LlamaForCausalLM", "qwen": "Qwen3ForCausalLM"}
 # Everything goes to the drives that is not among what the backward pass needs first.
-SPILL = {"mode": "spill", "min_bytes": 0}
+SPILL = {"mode": "spill", "sizes": spillway.torch.Sizes(min_bytes=0)}
 
 
 class Tokens(Dataset):
@@ -103,7 +104,8 @@ def test_less_memory(folder, drives, name, kind):
     """Than what plain training holds, which mode "observe" counts."""
     peaks = {}
     for mode in ("observe", "spill"):
-        callback = SpillwayCallback(drives, mode=mode, min_bytes=0, prefetch_bytes="64KiB")
+        callback = SpillwayCallback(drives, mode=mode, sizes=spillway.torch.Sizes(
+                min_bytes=0, prefetch_bytes="64KiB"))
         trainer = make_trainer(folder, name, [callback], **KINDS[kind])
         wait_after_layers(trainer.model, lambda: callback.off)
         trainer.train()
@@ -112,7 +114,8 @@ def test_less_memory(folder, drives, name, kind):
 
 
 def test_a_budget_is_handed_on(folder, drives):
-    callback = SpillwayCallback(drives, mode="budget", budget_bytes="1MiB", min_bytes=0)
+    callback = SpillwayCallback(drives, mode="budget", budget_bytes="1MiB",
+                                sizes=spillway.torch.Sizes(min_bytes=0))
     make_trainer(folder, callbacks=[callback]).train()
     assert callback.stats.steps == 12
 

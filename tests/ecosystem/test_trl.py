@@ -9,13 +9,14 @@ from transformers import (LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
 import spillway
+import spillway.torch
 from places import bits_of, wait_after_layers
 from spillway.integrations.transformers import SpillwayCallback, enable
 
 WORDS = {name: index for index, name in enumerate(
     ["<pad>", "<eos>", *(f"w{number}" for number in range(62))])}
 
-SPILL = {"mode": "spill", "min_bytes": 0}
+SPILL = {"mode": "spill", "sizes": spillway.torch.Sizes(min_bytes=0)}
 
 
 def make_tokenizer():
@@ -85,7 +86,8 @@ def test_less_memory(folder, drives, make):
     """Than what plain training holds, which mode "observe" counts."""
     peaks = {}
     for mode in ("observe", "spill"):
-        callback = SpillwayCallback(drives, mode=mode, min_bytes=0, prefetch_bytes="64KiB")
+        callback = SpillwayCallback(drives, mode=mode, sizes=spillway.torch.Sizes(
+                min_bytes=0, prefetch_bytes="64KiB"))
         trainer = make(arguments_of(folder), [callback])
         wait_after_layers(trainer.model, lambda: callback.off)
         trainer.train()

@@ -2,6 +2,7 @@
 # tests/python/offloading.py - what the tests of spillway.torch share
 import contextlib
 import ctypes
+import dataclasses
 import threading
 import time
 
@@ -71,10 +72,18 @@ class WeakStorage:
         return expired(self._address)
 
 
+def with_sizes(**options):
+    """Those of offload(), with sizes among them where Sizes has them."""
+    names = {field.name for field in dataclasses.fields(spillway.torch.Sizes)} & options.keys()
+    sizes = spillway.torch.Sizes(**{name: options.pop(name) for name in names})
+    return {"sizes": sizes, **options}
+
+
 def offload_all(store, model=None, **options):
     """All that is saved is written, by the fixed rule."""
     model = Nothing() if model is None else model
-    return spillway.torch.offload(model, store, **{"min_bytes": 1, "mode": "spill", **options})
+    return spillway.torch.offload(
+        model, store, **with_sizes(**{"min_bytes": 1, "mode": "spill", **options}))
 
 
 def gradients_of(model):

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 import spillway
 import spillway.torch
 from conftest import ROOT
-from offloading import RAISED, equal, gradients_of, left_in, settle
+from offloading import RAISED, equal, gradients_of, left_in, settle, with_sizes
 from spillway._recompute import recompute
 from spillway._core import torch_compat
 from spillway._recompute.generators import Random
@@ -64,8 +64,8 @@ class Model(nn.Module):
 
 def again(model, store=None, forced=True, **options):
     """An offload that gives up whatever it may; not forced: what its plan says."""
-    off = spillway.torch.offload(model, store, **{
-        "mode": "budget", "budget_bytes": 1 << 40, "recompute": "auto", "min_bytes": 1, **options})
+    off = spillway.torch.offload(model, store, **with_sizes(**{
+        "mode": "budget", "budget_bytes": 1 << 40, "recompute": "auto", "min_bytes": 1, **options}))
     off._session.discards_all = forced
     return off
 

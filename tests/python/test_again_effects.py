@@ -51,8 +51,8 @@ class Layer(nn.Module):
 
 
 def offload_of(model):
-    off = spillway.torch.offload(model, None, mode="budget", budget_bytes=1 << 40, min_bytes=1,
-                                 recompute="auto")
+    off = spillway.torch.offload(model, None, mode="budget", budget_bytes=1 << 40,
+                                 sizes=spillway.torch.Sizes(min_bytes=1), recompute="auto")
     off._session.discards_all = True
     return off
 

@@ -99,8 +99,8 @@ def run(layer, off_of=None, steps=5):
 
 
 def forced(model):
-    off = spillway.torch.offload(model, None, mode="budget", budget_bytes=1 << 40, min_bytes=1,
-                                 recompute="auto")
+    off = spillway.torch.offload(model, None, mode="budget", budget_bytes=1 << 40,
+                                 sizes=spillway.torch.Sizes(min_bytes=1), recompute="auto")
     off._session.discards_all = True
     return off
 
@@ -133,7 +133,7 @@ def test_a_budget_is_met_by_whole_layers():
 
     def half(model):
         return spillway.torch.offload(model, None, mode="budget", budget_bytes=peak * 2 // 3,
-                                      min_bytes=1, recompute="auto")
+                                      sizes=spillway.torch.Sizes(min_bytes=1), recompute="auto")
 
     gradients, off = run(OfLists, half, steps=8)
     plain, _ = run(OfLists, steps=8)

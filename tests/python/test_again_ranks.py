@@ -92,7 +92,8 @@ else:
     trained = nn.parallel.DistributedDataParallel(model)
 off = None
 if again != "plain":
-    off = spillway.torch.offload(trained, None, mode="budget", budget_bytes=1 << 40, min_bytes=1,
+    off = spillway.torch.offload(trained, None, mode="budget", budget_bytes=1 << 40,
+                                 sizes=spillway.torch.Sizes(min_bytes=1),
                                  recompute="auto", scopes=scopes)
     off._session.discards_all = again == "both" or rank == 0  # whatever a plan says
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)

@@ -40,7 +40,7 @@ def test_changed_in_place(off, change, stored):
 
 
 def test_changed_in_place_while_kept(store):
-    off = spillway.torch.offload(Nothing(), store, min_bytes=1 << 30)
+    off = spillway.torch.offload(Nothing(), store, sizes=spillway.torch.Sizes(min_bytes=1 << 30))
     with off:
         y = torch.randn(300, requires_grad=True).exp()
         y.add_(1)
@@ -147,7 +147,7 @@ def step_of(model, off):
 def test_after_an_exception_the_next_step_works(store, where):
     torch.manual_seed(1)
     model = Faulty()
-    off = spillway.torch.offload(model, store, min_bytes=1)
+    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1))
     expected = step_of(model, off)
     with pytest.raises(ArithmeticError):
         with off:
@@ -186,7 +186,7 @@ def test_entered_twice(off, store):
 
 def test_hooks_go_with_the_context(store):
     model = Layers()
-    off = spillway.torch.offload(model, store, min_bytes=1)
+    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1))
     for _ in range(3):
         step_of(model, off)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
@@ -197,7 +197,7 @@ def test_hooks_go_with_the_context(store):
 
 def test_no_grad_is_left_alone(store):
     model = Layers()
-    off = spillway.torch.offload(model, store, min_bytes=1)
+    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1))
     with off, torch.no_grad():
         model(torch.randn(64, 100))
     assert (off.stats().offers, off.stats().steps) == (0, 0)
@@ -224,7 +224,8 @@ def test_steps(store, passes):
         return gradients_of(model), off
 
     expected, _ = run(lambda model: contextlib.nullcontext())
-    got, off = run(lambda model: spillway.torch.offload(model, store, min_bytes=1))
+    got, off = run(lambda model: spillway.torch.offload(model, store,
+                                                        sizes=spillway.torch.Sizes(min_bytes=1)))
     assert equal(got, expected) and off.stats().steps == 3
 
 

@@ -24,7 +24,7 @@ from torch import nn
 import spillway
 import spillway.torch
 from conftest import BUILD, ROOT, make_drives
-from offloading import RAISED, Nothing, Save, WeakStorage, same_bits
+from offloading import RAISED, Nothing, Save, WeakStorage, same_bits, with_sizes
 from spillway._gpu import accelerator, slow_path
 from spillway._core import library
 from spillway._core.hooks_loader import hooks
@@ -38,7 +38,8 @@ class Rig:
     def __init__(self, store, polls=0):
         self.log = []
         self.table = Table(polls, self.log)
-        self.off = spillway.torch.offload(Nothing(), store, min_bytes=1, mode="spill")
+        self.off = spillway.torch.offload(Nothing(), store, sizes=spillway.torch.Sizes(min_bytes=1),
+                                          mode="spill")
         self.session = self.off._session
         host_is_device(self.off, self.table)
         self.device = self.session.device
@@ -407,7 +408,7 @@ def offload():
 
     def make(model, store, *, polls=0, waits=False, **options):
         table = Table(polls)
-        off = spillway.torch.offload(model, store, min_bytes=1, **options)
+        off = spillway.torch.offload(model, store, **with_sizes(min_bytes=1, **options))
         host_is_device(off, table)
         if waits:
             wait_before_backward(off)
@@ -810,7 +811,7 @@ def test_a_device_without_streams_is_told(store, caplog):
 
 
 def test_of_a_device_that_serves_nobody_all_is_kept(store):
-    off = spillway.torch.offload(Layers(), store, min_bytes=1)
+    off = spillway.torch.offload(Layers(), store, sizes=spillway.torch.Sizes(min_bytes=1))
     with off:
         y = Save.apply(torch.ones(1, requires_grad=True), [], torch.empty(99, device="meta"))
         y = Save.apply(y, [], torch.empty(99, device="meta"))
@@ -830,7 +831,8 @@ def test_training_on_the_cpu_touches_nothing_of_it(drives):
 import sys, torch, spillway.torch
 model = torch.nn.Sequential(torch.nn.Linear(300, 300), torch.nn.GELU(), torch.nn.Linear(300, 300))
 with spillway.Store(sys.argv[1:]) as store:
-    off = spillway.torch.offload(model, store, min_bytes=1, mode="spill")
+    off = spillway.torch.offload(model, store, mode="spill",
+                                 sizes=spillway.torch.Sizes(min_bytes=1))
     with off:
         model(torch.randn(300, 300)).sum().backward()
     off.report()

@@ -190,7 +190,7 @@ def test_deepspeed(store, monkeypatch):
     plain = PipelineEngine(model_of())
     plain.train_batch()
     engine = PipelineEngine(model_of())
-    off = spillway.torch.offload(engine.module, store, min_bytes=1)
+    off = spillway.torch.offload(engine.module, store, sizes=spillway.torch.Sizes(min_bytes=1))
     heard = Listening(off, monkeypatch)
     detach = spillway.schedules.attach_deepspeed(engine, off)
     with off:
@@ -271,7 +271,7 @@ def test_megatron(store, monkeypatch, rank, size):
     func = forward_backward(lambda count: one_f_one_b(rank, size, count))
     plain, model = model_of(), model_of()
     expected = run(func, plain)
-    off = spillway.torch.offload(model, store, min_bytes=1)
+    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1))
     heard = Listening(off, monkeypatch)
     wrapped = spillway.schedules.wrap_megatron(func, off, rank, size)
     with off:
@@ -297,7 +297,7 @@ def test_megatron_interleaved(store, monkeypatch):
         for loss in reversed(losses):
             loss.backward()
 
-    off = spillway.torch.offload(whole, store, min_bytes=1)
+    off = spillway.torch.offload(whole, store, sizes=spillway.torch.Sizes(min_bytes=1))
     heard = Listening(off, monkeypatch)
     with off:
         wrapped = spillway.schedules.wrap_megatron(func, off, 0, 2)
@@ -342,7 +342,8 @@ for block in model:
 fully_shard(model, mesh=mesh)
 off = None
 if drives:
-    off = spillway.torch.offload(model, drives.split(","), rank=rank, min_bytes=min_bytes,
+    off = spillway.torch.offload(model, drives.split(","), rank=rank,
+                                 sizes=spillway.torch.Sizes(min_bytes=min_bytes),
                                  mode="spill")
 digest = hashlib.sha256()
 torch.manual_seed(10 + rank)

@@ -133,7 +133,8 @@ class Nothing(torch.nn.Module):
     pass
 drives = sys.argv[1:]
 store = spillway.Store(drives)
-off = spillway.torch.offload(Nothing(), store, min_bytes=1, mode="spill")
+off = spillway.torch.offload(
+    Nothing(), store, sizes=spillway.torch.Sizes(min_bytes=1), mode="spill")
 session = off._session
 x = torch.randn(100000, requires_grad=True)
 with off:
@@ -161,7 +162,7 @@ class Closing:
         return lambda *arguments: (store.close(), function(*arguments))[1]
 fast, module.fast = module.fast, Closing()
 model = torch.nn.Sequential(torch.nn.Linear(1000, 1000), torch.nn.Tanh())
-off = spillway.torch.offload(model, store, min_bytes=1, mode="spill")
+off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1), mode="spill")
 try:
     with off:
         model(torch.randn(10, 1000)).sum().backward()
@@ -381,7 +382,8 @@ def test_a_store_and_a_cache_are_not_copied(store, make):
 def test_the_model_is_copied_inside_the_context(store, make):
     """To keep the best one, say. The copy is a plain model: it tells nothing, then or later."""
     model = Layers()
-    off = spillway.torch.offload(model, store, min_bytes=1, exclude=[model.layers[1]])
+    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1),
+                                 exclude=[model.layers[1]])
     x = torch.randn(10, 100)
     with off:
         model(x).sum().backward()
@@ -402,7 +404,8 @@ def test_the_model_is_copied_inside_the_context(store, make):
     {"mode": "spill"}, {"mode": "fastest", "recompute": "auto"}], ids=["spill", "recompute"])
 def test_what_a_training_leaves_for_its_report_does_not_hold_the_model(formatted, options, capsys):
     model = Layers()
-    training = Training(formatted, {"min_bytes": 1, "exclude": [model.layers[1]], **options})
+    training = Training(formatted, {
+        "sizes": spillway.torch.Sizes(min_bytes=1), "exclude": [model.layers[1]], **options})
     training.begin(model)
     for _ in range(3):
         training.enter()

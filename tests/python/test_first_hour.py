@@ -76,7 +76,8 @@ def test_as_a_decorator_it_is_entered_in_each_call(store):
     model, inputs = Layers(), torch.randn(256, 100)
     model(inputs).sum().backward()
     expected = gradients_of(model)
-    off = spillway.torch.offload(model, store, mode="spill", min_bytes=1)
+    off = spillway.torch.offload(model, store, mode="spill",
+                                 sizes=spillway.torch.Sizes(min_bytes=1))
 
     @off
     def step(scale):
@@ -119,7 +120,8 @@ def test_the_report_says_what_was_forgotten(store):
 
 def test_the_report_says_how_to_do_without_copies(store, monkeypatch):
     model = Layers(width=512)
-    off = spillway.torch.offload(model, store, mode="spill", min_bytes=1)
+    off = spillway.torch.offload(model, store, mode="spill",
+                                 sizes=spillway.torch.Sizes(min_bytes=1))
     with off:
         loss = model(torch.randn(512, 512)).sum()
         settle(off)  # what is wanted back before its write has begun is not written

@@ -77,7 +77,8 @@ def test_the_same_numbers(store, program, mode):
     def run(offloaded):
         torch.manual_seed(7)
         net, found = Net(), []
-        off = spillway.torch.offload(net, store, min_bytes=1, **mode) if offloaded else None
+        off = spillway.torch.offload(
+            net, store, sizes=spillway.torch.Sizes(min_bytes=1), **mode) if offloaded else None
         for _ in range(4):
             if off is None:
                 found += program(net, lambda: None)

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 import spillway.torch
 from conftest import ROOT
-from offloading import equal, gradients_of, left_in, settle
+from offloading import equal, gradients_of, left_in, settle, with_sizes
 from spillway.demo.data import collect_text, tokens_of
 
 sys.path.insert(0, str(ROOT / "python/examples"))
@@ -59,7 +59,8 @@ def same(run, plain):
 ], ids=["default", "fixed rule", "all", "little staging", "little prefetch", "own scopes",
         "no scopes"])
 def test_identical(store, plain, options, recompute):
-    run = train(lambda model: spillway.torch.offload(model, store, **options), recompute=recompute)
+    run = train(lambda model: spillway.torch.offload(model, store, **with_sizes(**options)),
+                recompute=recompute)
     assert same(run, plain)
     stats = run[2].stats()
     # On slow drives all may be asked for before it is written.

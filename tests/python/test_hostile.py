@@ -128,7 +128,8 @@ def test_every_number_is_checked(folder):
     tried = []
     with spillway.Store(drives) as store:
         thing = store.put(b"kept" * 1000)
-        off = spillway.torch.offload(torch.nn.Linear(2, 2), store, min_bytes=1)
+        off = spillway.torch.offload(torch.nn.Linear(2, 2), store,
+                                     sizes=spillway.torch.Sizes(min_bytes=1))
         given = {"thing": thing, "length": 4, "offset": 0, "micro_batch": 0}
         calls = [
             (spillway.format_store, (drives,), {}),

@@ -26,7 +26,7 @@ def test_leaving_it_closes_what_was_opened(formatted):
     torch.manual_seed(1)
     model = Layers()
     expected = trained(model)
-    with st.offload(model, formatted, mode="spill", min_bytes=1) as off:
+    with st.offload(model, formatted, mode="spill", sizes=st.Sizes(min_bytes=1)) as off:
         for _ in range(3):
             assert equal(trained(model, off), expected)
             offers = off.stats().offers
@@ -63,7 +63,7 @@ def test_the_steps_may_be_calls_of_a_decorated_function(formatted):
     torch.manual_seed(1)
     model = Layers()
     expected = trained(model)
-    with st.offload(model, formatted, mode="spill", min_bytes=1) as off:
+    with st.offload(model, formatted, mode="spill", sizes=st.Sizes(min_bytes=1)) as off:
         step = off(lambda: trained(model))
         assert equal(step(), expected) and equal(step(), expected)
         assert off.stats().steps == 2
@@ -72,7 +72,7 @@ def test_the_steps_may_be_calls_of_a_decorated_function(formatted):
 
 def test_without_steps_inside_it_stays_open(store):
     model = Layers()
-    with st.offload(model, store, mode="spill", min_bytes=1) as off:
+    with st.offload(model, store, mode="spill", sizes=st.Sizes(min_bytes=1)) as off:
         trained(model)
         trained(model)
     assert not off.closed and off.stats().steps == 2
@@ -96,7 +96,7 @@ def test_it_may_be_closed_inside(store):
 ])
 def test_inside_of_a_step_it_is_entered_twice(store, saves):
     model = Layers()
-    off = st.offload(model, store, mode="spill", min_bytes=1)
+    off = st.offload(model, store, mode="spill", sizes=st.Sizes(min_bytes=1))
     with off:
         saved = saves(model)
         with pytest.raises(RuntimeError, match="active already"):
@@ -114,7 +114,7 @@ def test_a_model_that_is_compiled_in_place(formatted):
     model = Layers()
     expected = trained(model)
     model.compile(backend="eager")
-    with st.offload(model, formatted, min_bytes=1) as off:
+    with st.offload(model, formatted, sizes=st.Sizes(min_bytes=1)) as off:
         assert all(equal(trained(model, off), expected) for _ in range(3))
         assert off.stats().steps == 3 and off.stats().offers > 0
     assert off.closed

@@ -33,7 +33,7 @@ def test_200_steps_leave_nothing_behind(store, mode):
     torch.manual_seed(1)
     model = Layers(4, 64)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    off = spillway.torch.offload(model, store, min_bytes=1, mode=mode)
+    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1), mode=mode)
     session, seen = off._session, []
     for step in range(STEPS):
         with off:

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import spillway.torch
 from offloading import (Layers, Save, equal, gradients_of, in_threads, left_in, offload_all, raw,
-                        save, settle)
+                        save, settle, with_sizes)
 from spillway._core.torch_compat import is_before
 
 SEED = 7
@@ -585,6 +585,7 @@ def test_steps_of_a_model_of_which_no_module_is_called(store, options):
         return found + gradients_of(model), off
 
     expected, _ = run(lambda model: contextlib.nullcontext())
-    got, off = run(lambda model: spillway.torch.offload(model, store, min_bytes=1, **options))
+    got, off = run(lambda model: spillway.torch.offload(
+        model, store, **with_sizes(min_bytes=1, **options)))
     assert equal(got, expected)
     assert off.stats().steps == 6

@@ -12,7 +12,7 @@ from torch import nn
 
 import spillway
 import spillway.torch
-from offloading import Layers
+from offloading import Layers, with_sizes
 from spillway import checkpoint
 from spillway._core.torch_compat import is_before
 
@@ -195,7 +195,7 @@ def test_training_with_what_was_made_in_a_mode(formatted, mode, options):
     wanted = trained(plain, contextlib.nullcontext(), 4, contextlib.nullcontext, of_plain)
     with spillway.Store(formatted, arena_bytes=16 << 20) as store:
         with mode():
-            off = spillway.torch.offload(model, store, min_bytes=1, **options)
+            off = spillway.torch.offload(model, store, **with_sizes(min_bytes=1, **options))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         assert trained(model, off, 4, mode, optimizer) == wanted
         with mode():
@@ -228,7 +228,7 @@ def test_whole_steps_in_a_mode(formatted, mode, options, over):
         of_plain.step()
         of_plain.zero_grad()
     with spillway.Store(formatted, arena_bytes=32 << 20) as store, mode():
-        off = spillway.torch.offload(model, store, min_bytes=1, **options)
+        off = spillway.torch.offload(model, store, **with_sizes(min_bytes=1, **options))
         optimizer = spillway.torch.Optimizer(torch.optim.SGD, model.named_parameters(), store,
                                              lr=0.1, momentum=0.9, **over)
         for x in inputs:

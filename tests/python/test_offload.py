@@ -11,7 +11,8 @@ from torch import nn
 
 import spillway
 import spillway.torch
-from offloading import Layers, Nothing, equal, gradients_of, left_in, offload_all, settle
+from offloading import (Layers, Nothing, equal, gradients_of, left_in, offload_all, settle,
+                        with_sizes)
 
 
 def gradients(store=None, exclude=None, **options):
@@ -21,7 +22,7 @@ def gradients(store=None, exclude=None, **options):
     if exclude is not None:
         options["exclude"] = exclude(model)
     if store is not None or options:
-        off = spillway.torch.offload(model, store, **{"min_bytes": 1, **options})
+        off = spillway.torch.offload(model, store, **with_sizes(**{"min_bytes": 1, **options}))
     for _ in range(3):
         step(model, off)
     return gradients_of(model), off
@@ -75,7 +76,13 @@ def test_every_mode_gives_the_same_gradients(store, plain, options):
 ])
 def test_wrong_use(store, options, error, words):
     with pytest.raises(error, match=words):
-        spillway.torch.offload(**{"model": Layers(), "store": store, "rank": 0, **options})
+        spillway.torch.offload(**{
+            "model": Layers(), "store": store, "rank": 0, **with_sizes(**options)})
+
+
+def test_sizes_are_checked(store):
+    with pytest.raises(TypeError, match=r"sizes must be spillway.torch.Sizes\(...\), not dict"):
+        spillway.torch.offload(Layers(), store, sizes={"min_bytes": 1})
 
 
 def test_an_older_pytorch_computes_nothing_again(store, monkeypatch, caplog):
@@ -123,7 +130,8 @@ def test_an_excluded_module_is_kept(store, plain, exclude):
 def test_an_excluded_tensor_is_not_offered(store):
     kept, other = (torch.randn(1000, requires_grad=True) for _ in range(2))
     kept_base, other_base = kept.exp(), other.exp()
-    off = spillway.torch.offload(Nothing(), store, min_bytes=1, exclude=[kept_base])
+    off = spillway.torch.offload(Nothing(), store, sizes=spillway.torch.Sizes(min_bytes=1),
+                                 exclude=[kept_base])
     with off:
         (kept_base.view(10, 100).sin().sum() + other_base.sin().sum()).backward()
     assert off.stats().offers == 1
@@ -236,7 +244,7 @@ def test_report_without_a_store(capsys):
 def test_trace(store, folder):
     torch.manual_seed(1)
     model = Layers()
-    off = spillway.torch.offload(model, store, min_bytes=1)
+    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1))
     step(model, off)
     off.trace(folder / "step.json")
     step(model, off)
@@ -301,7 +309,7 @@ def test_more_ranks_than_partitions(drives):
 
 def test_what_was_opened_is_closed_when_the_options_are_wrong(formatted):
     with pytest.raises(ValueError):
-        spillway.torch.offload(Layers(), formatted, min_bytes=-1)
+        spillway.torch.offload(Layers(), formatted, sizes=spillway.torch.Sizes(min_bytes=-1))
     assert spillway.check_store(formatted).partitions_in_use == 0
 
 
@@ -311,7 +319,7 @@ def test_what_was_opened_is_closed_when_the_options_are_wrong(formatted):
 def test_a_model_on_two_devices(store):
     """The other device has no memory: what is saved there is kept."""
     model = nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 300, device="meta"))
-    off = spillway.torch.offload(model, store, min_bytes=1)
+    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1))
     with off:
         loss = model[0](torch.randn(3, 300)).exp().sum()
         model[1](torch.randn(3, 300, device="meta")).exp().sum().backward()
@@ -380,7 +388,8 @@ def test_progress_in_the_loop(store):
     assert terminal.getvalue().count("\r\033[K") == 3 and terminal.getvalue().endswith("\n")
     around = io.StringIO()
     model = Layers()
-    with spillway.torch.offload(model, store, min_bytes=1, progress=around):
+    with spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1),
+                                progress=around):
         for _ in range(3):
             model(torch.randn(256, 100)).sum().backward()
     assert around.getvalue().count("\n") == 3
@@ -391,7 +400,8 @@ def test_progress_is_told_when_a_step_ends(store):
     line."""
     file, model = io.StringIO(), Layers()
     lines = lambda: file.getvalue().count("\n")  # noqa: E731
-    off = spillway.torch.offload(model, store, min_bytes=1, progress=file)
+    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1),
+                                 progress=file)
     for step in range(3):
         with off:
             loss = model(torch.randn(256, 100)).sum()
@@ -399,7 +409,8 @@ def test_progress_is_told_when_a_step_ends(store):
         loss.backward()
     off.close()
     assert lines() == 3
-    off = spillway.torch.offload(model, store, min_bytes=1, progress=file)
+    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1),
+                                 progress=file)
     for step in range(3):
         off.step()
         for _ in range(2):

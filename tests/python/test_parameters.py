@@ -120,8 +120,9 @@ def test_bits_are_those_of_training_in_memory(store, recompute, accumulate):
         plain.zero_grad()
 
     ours = made(recompute=recompute)
-    off = spillway.torch.offload(ours, store, parameters=True, parameter_bytes=900 << 10,
-                                 min_bytes=1, mode="spill")
+    off = spillway.torch.offload(ours, store, parameters=True,
+                                 sizes=spillway.torch.Sizes(parameter_bytes=900 << 10, min_bytes=1),
+                                 mode="spill")
     optimizer = spillway.torch.Optimizer(torch.optim.AdamW, ours.named_parameters(), store,
                                          tile=20000)
     found = []
@@ -148,7 +149,8 @@ def test_bits_are_those_of_training_in_memory(store, recompute, accumulate):
 @pytest.mark.parametrize("given, said", [(64 << 20, True), (900 << 10, False)])
 def test_a_limit_that_holds_all_parameters_is_said(store, caplog, capsys, given, said):
     model = made()
-    off = spillway.torch.offload(model, store, parameters=True, parameter_bytes=given)
+    off = spillway.torch.offload(model, store, parameters=True,
+                                 sizes=spillway.torch.Sizes(parameter_bytes=given))
     off.report()
     words = "parameters=True moves nothing: the "
     assert (words in caplog.text, words in capsys.readouterr().out) == (said, said)
@@ -160,8 +162,10 @@ def test_where_nearly_all_fits_little_is_read(store):
     """A function of an optimizer uses a parameter several times on end: for the order of a step
     that is one use."""
     model = made()
-    off = spillway.torch.offload(model, store, parameters=True, min_bytes=1, mode="spill",
-                                 parameter_bytes=bytes_of(model) - (200 << 10))
+    off = spillway.torch.offload(model, store, parameters=True,
+                                 sizes=spillway.torch.Sizes(
+                                     min_bytes=1, parameter_bytes=bytes_of(model) - (200 << 10)),
+                                 mode="spill")
     optimizer = spillway.torch.Optimizer(torch.optim.AdamW, model.named_parameters(), store,
                                          tile=20000, in_backward=True)
     read = []
@@ -180,8 +184,9 @@ def test_where_nearly_all_fits_little_is_read(store):
 def tight(store):
     """A model, its parameters on drives, four of the largest in memory at most."""
     model = made()
-    off = spillway.torch.offload(model, store, parameters=True, parameter_bytes=900 << 10,
-                                 min_bytes=1, mode="spill")
+    off = spillway.torch.offload(model, store, parameters=True,
+                                 sizes=spillway.torch.Sizes(parameter_bytes=900 << 10, min_bytes=1),
+                                 mode="spill")
     assert absent(model)
     yield model, off
     off.parameters_to_memory()
@@ -310,10 +315,11 @@ def test_what_does_not_fit_is_said_before_the_first_step(store):
     model = made()
     with pytest.raises(ValueError, match="too few by 319200: the largest parameter, "
                                          "blocks.0.up.weight, has 400.0 KiB"):
-        spillway.torch.offload(model, store, parameters=True, parameter_bytes=500_000)
+        spillway.torch.offload(model, store, parameters=True,
+                               sizes=spillway.torch.Sizes(parameter_bytes=500_000))
     assert all(type(param) is nn.Parameter for param in model.parameters())
     with pytest.raises(ValueError, match="parameter_bytes must"):
-        spillway.torch.offload(model, store, parameter_bytes=1 << 20)
+        spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(parameter_bytes=1 << 20))
     with pytest.raises(TypeError, match="needs an open store"):
         spillway.torch.offload(model, None, mode="observe", parameters=True)
     with pytest.raises(ValueError, match="has no values yet"):
@@ -340,7 +346,8 @@ def test_a_store_that_is_too_small(folder):
 def test_after_the_store_is_closed_words_say_which_parameter(formatted):
     model = made()
     with spillway.Store(formatted) as store:
-        spillway.torch.offload(model, store, parameters=True, parameter_bytes=900 << 10)
+        spillway.torch.offload(model, store, parameters=True,
+                               sizes=spillway.torch.Sizes(parameter_bytes=900 << 10))
         names = absent(model)
     with pytest.raises(spillway.SpillwayError, match="was on the drives of a store that is closed"):
         dict(model.named_parameters())[names[0]].norm()
@@ -362,7 +369,8 @@ def test_materialize_makes_the_same_model_in_little_memory(store):
     theirs = GPT(8)
     assert torch.equal(after, torch.rand(1))
     assert_same(ours, theirs)
-    off = spillway.torch.offload(ours, store, parameters=True, parameter_bytes=900 << 10)
+    off = spillway.torch.offload(ours, store, parameters=True,
+                                 sizes=spillway.torch.Sizes(parameter_bytes=900 << 10))
     assert off.parameter_stats().memory_bytes_over == 0
     for model in (ours, theirs):
         torch.manual_seed(1)
@@ -448,7 +456,8 @@ def test_an_interrupt_while_memory_is_exchanged(store):
     while not done:
         line += 1
         model = made()
-        off = spillway.torch.offload(model, store, parameters=True, parameter_bytes=900 << 10)
+        off = spillway.torch.offload(model, store, parameters=True,
+                                     sizes=spillway.torch.Sizes(parameter_bytes=900 << 10))
         parameters, param = off._parameters, model.blocks[0].up.weight
         value = param.detach().clone()
         try:
@@ -471,8 +480,9 @@ def test_an_interrupt_while_memory_is_exchanged(store):
 def test_scopes_that_are_computed_again(store):
     """In the backward pass a scope's forward function runs without its module's hooks."""
     ours, theirs = made(dropout=0.0), made(dropout=0.0)
-    off = spillway.torch.offload(ours, store, parameters=True, parameter_bytes=900 << 10,
-                                 min_bytes=1, mode="fastest", recompute=lambda name, module: True)
+    off = spillway.torch.offload(ours, store, parameters=True,
+                                 sizes=spillway.torch.Sizes(parameter_bytes=900 << 10, min_bytes=1),
+                                 mode="fastest", recompute=lambda name, module: True)
     off._session.discards_all = True
     for step in range(3):
         for model in (ours, theirs):

@@ -30,7 +30,8 @@ STEPS = 20
 
 
 def over(store, model, cls=torch.optim.AdamW, **options):
-    off = spillway.torch.offload(model, store, parameters=True, parameter_bytes=LIMIT, min_bytes=1,
+    off = spillway.torch.offload(model, store, parameters=True,
+                                 sizes=spillway.torch.Sizes(parameter_bytes=LIMIT, min_bytes=1),
                                  mode="spill")
     return off, spillway.torch.Optimizer(cls, model.named_parameters(), store, tile=20000,
                                          **options)
@@ -116,8 +117,9 @@ def test_a_commit_fails_where_a_write_did_while_room_was_made(formatted, monkeyp
     with spillway.Store(formatted, arena_bytes=8 << 20) as store:
         model = made()
         wanted = {name: param.detach().clone() for name, param in model.named_parameters()}
-        off = spillway.torch.offload(model, store, parameters=True, parameter_bytes=LIMIT,
-                                     min_bytes=1, mode="spill")
+        off = spillway.torch.offload(model, store, parameters=True,
+                                     sizes=spillway.torch.Sizes(parameter_bytes=LIMIT, min_bytes=1),
+                                     mode="spill")
         for step in range(2):
             with off, torch.no_grad():
                 loss_of(model, step)
@@ -243,7 +245,8 @@ def test_the_order_of_the_calls_is_said(formatted, folder):
     model = made()
     with spillway.Store(formatted, arena_bytes=32 << 20) as store:
         optimizer = spillway.torch.Optimizer(torch.optim.AdamW, model.named_parameters(), store)
-        spillway.torch.offload(model, store, parameters=True, parameter_bytes=LIMIT)
+        spillway.torch.offload(model, store, parameters=True,
+                               sizes=spillway.torch.Sizes(parameter_bytes=LIMIT))
         loss_of(model, 0).backward()
         with pytest.raises(RuntimeError, match="make it after offload.parameters=True"):
             optimizer.step()

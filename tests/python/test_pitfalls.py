@@ -253,7 +253,7 @@ def test_views_of_parameters_pass_by(off, trained):
 def test_eval_mode_and_training_alternate(store):
     model = nn.Sequential(nn.Linear(128, 128), nn.Dropout(0.5), nn.BatchNorm1d(128),
                           nn.Linear(128, 128))
-    off = spillway.torch.offload(model, store, min_bytes=1)
+    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1))
     with off:
         for _ in range(3):
             model.train()(torch.randn(64, 128)).pow(2).sum().backward()
@@ -331,7 +331,8 @@ def test_second_derivatives(store, name):
     make, *sizes = MODULES[name]
     torch.manual_seed(7)
     model = make().double()
-    off = spillway.torch.offload(model, store, min_bytes=0, mode="spill")
+    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=0),
+                                 mode="spill")
     inputs = [torch.randn(size, dtype=torch.float64, requires_grad=True) for size in sizes]
     with off:
         assert torch.autograd.gradcheck(model, inputs)

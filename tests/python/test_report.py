@@ -23,7 +23,8 @@ import os, sys, torch, spillway, spillway.torch
 drives = sys.argv[1:]
 def make():
     model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
-    return model, spillway.torch.offload(model, store, mode="spill", min_bytes=1)
+    return model, spillway.torch.offload(
+        model, store, mode="spill", sizes=spillway.torch.Sizes(min_bytes=1))
 def step(model, off, times=1):
     for _ in range(times):
         with off:

@@ -66,7 +66,7 @@ def test_plans_hold_whatever_is_skipped(formatted, how, stem):
         pytest.skip("this PyTorch cannot recompute")
     ours, theirs = model_of(stem), model_of(stem)
     with spillway.torch.offload(ours, formatted, mode="budget", budget_bytes=SAVED * 2 // 3,
-                                min_bytes=1024, recompute=how) as off:
+                                sizes=spillway.torch.Sizes(min_bytes=1024), recompute=how) as off:
         for step in range(STEPS):
             if step == SETTLE:
                 before = off.stats()

@@ -31,8 +31,8 @@ def runs():
 def reasons_after_one_step(layer):
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), layer)
-    with spillway.torch.offload(model, None, mode="budget", budget_bytes=1 << 40,
-                                recompute="auto", min_bytes=1) as off:
+    with spillway.torch.offload(model, None, mode="budget", budget_bytes=1 << 40, recompute="auto",
+                                sizes=spillway.torch.Sizes(min_bytes=1)) as off:
         with off:
             model(torch.randn(1, WIDTH)).abs().sum().backward()
         return off._recomputer.refused.get(layer)
@@ -45,8 +45,8 @@ def peak_of_one_step(layers, recompute):
     """Of all memory that PyTorch allocates."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), *layers)
-    off = spillway.torch.offload(model, None, mode="budget", budget_bytes=1 << 40,
-                                 recompute="auto", min_bytes=1) if recompute else None
+    off = spillway.torch.offload(model, None, mode="budget", budget_bytes=1 << 40, recompute="auto",
+                                 sizes=spillway.torch.Sizes(min_bytes=1)) if recompute else None
     x = torch.randn(ROWS, WIDTH)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         with off or contextlib.nullcontext():
@@ -111,8 +111,8 @@ def first_step(count, hold, looks):
     """Return: (how often a tensor was looked at, the reasons of all layers)"""
     del looks[:]
     model = Known(count, hold)
-    with spillway.torch.offload(model, None, mode="budget", budget_bytes=1 << 40,
-                                recompute="auto", min_bytes=1) as off:
+    with spillway.torch.offload(model, None, mode="budget", budget_bytes=1 << 40, recompute="auto",
+                                sizes=spillway.torch.Sizes(min_bytes=1)) as off:
         with off:
             model(torch.randn(2, 4)).sum().backward()
         return len(looks), [off._recomputer.refused.get(layer) for layer in model.layers]

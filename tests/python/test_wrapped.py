@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import spillway.torch
-from offloading import equal, gradients_of, offload_all, save, settle
+from offloading import equal, gradients_of, offload_all, save, settle, with_sizes
 from spillway._core.torch_compat import is_before
 
 MODES = [{"mode": "observe"}, {"mode": "spill"}, {"mode": "fastest"},
@@ -83,7 +83,8 @@ def train(store, make, loss_of, options):
     """Without a store: plain training. Return: losses and gradients, and the context."""
     torch.manual_seed(3)
     net, found = make(), []
-    off = None if store is None else spillway.torch.offload(net, store, min_bytes=1, **options)
+    off = None if store is None else spillway.torch.offload(
+        net, store, **with_sizes(min_bytes=1, **options))
     for step in range(5):
         with contextlib.nullcontext() if off is None else off:
             loss = loss_of(net, step)

@@ -57,7 +57,8 @@ class Spilled:
 
     @contextlib.contextmanager
     def hooks(self):
-        off = self.offload(torch.nn.Module(), self.store, mode="spill", min_bytes=0)
+        off = self.offload(torch.nn.Module(), self.store, mode="spill",
+                           sizes=self.Sizes(min_bytes=0))
         session = off._session
         save = session.pack
         # as a struct: a dataclass of it for each save would take as long as the write

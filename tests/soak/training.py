@@ -27,9 +27,10 @@ CONFIG = argparse.Namespace(layers=3, hidden=96, heads=3, sequence=96, batch=2, 
                             mode="keep")
 STEPS = 4
 SEEDS = 4
-MODES = ({"mode": "spill", "min_bytes": 1}, {"mode": "fastest"},
-         {"mode": "spill", "staging_bytes": 1 << 20},
-         {"mode": "budget", "budget_bytes": 4 << 20, "min_bytes": 4096})
+MODES = ({"mode": "spill", "sizes": spillway.torch.Sizes(min_bytes=1)}, {"mode": "fastest"},
+         {"mode": "spill", "sizes": spillway.torch.Sizes(staging_bytes=1 << 20)},
+         {"mode": "budget", "budget_bytes": 4 << 20,
+          "sizes": spillway.torch.Sizes(min_bytes=4096)})
 TEXT = tokens_of(random.Random(1).randbytes(1 << 16), 1000)
 
 

@@ -159,7 +159,7 @@ class Rows:
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             train(self.entry)
         _, off = train(self.entry, lambda model: spillway.torch.offload(
-            model, None, mode="observe", min_bytes=0))
+            model, None, mode="observe", sizes=spillway.torch.Sizes(min_bytes=0)))
         with contextlib.closing(off):
             return off.stats().activation_bytes_max, max(sizes)
 
@@ -169,7 +169,7 @@ class Rows:
             got, _ = train(self.entry)
             why = first_difference(self.plain, got)
             return {"problems": [f"it does not repeat itself: {why}"] if why else []}
-        options = {"min_bytes": 0, **options}
+        options = {"sizes": spillway.torch.Sizes(min_bytes=0), **options}
         if options["mode"] == "budget":
             options["budget_bytes"] = max(1, int(self.peak * BUDGET_OF_PLAIN))
         return self.trained(options)
