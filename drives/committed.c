@@ -54,6 +54,11 @@ static bool same(const struct spw_commit *a, const struct spw_commit *b)
 	return memcmp(block_a, block_b, sizeof(block_a)) == 0;
 }
 
+static uint64_t bit_of(const struct spw_assembly *assembly, uint32_t drive)
+{
+	return UINT64_C(1) << assembly->superblocks[drive].drive_index;
+}
+
 /* An intact one replaces what another drive had in this slot, if it is newer. */
 static int note(const struct spw_assembly *assembly, struct spw_commits_found *found,
 		uint32_t drive, const struct spw_commit *commit)
@@ -72,9 +77,13 @@ static int note(const struct spw_assembly *assembly, struct spw_commits_found *f
 				 spw_device_path(assembly->devices[found->drive[slot]]),
 				 spw_device_path(assembly->devices[drive]),
 				 (unsigned long long)commit->number);
-	if (found->there[slot] && known->sequence >= commit->sequence)
+	if (found->there[slot] && known->sequence >= commit->sequence) {
+		if (known->sequence == commit->sequence && !apart)
+			found->have[slot] |= bit_of(assembly, drive);
 		return 0;
+	}
 	found->there[slot] = true;
+	found->have[slot] = bit_of(assembly, drive);
 	found->drive[slot] = drive;
 	found->commits[slot] = *commit;
 	return 0;
@@ -97,6 +106,8 @@ static int look_into_slot(const struct spw_assembly *assembly, uint32_t drive, u
 
 	if (rc == 0 && commit.sequence > newest->sequence)
 		*newest = (struct newest){commit.sequence, commit.number, commit.members};
+	if (rc == 0 || rc == -EMEDIUMTYPE)
+		found->read[slot] |= bit_of(assembly, drive);
 	switch (rc) {
 	case 0: return note(assembly, found, drive, &commit);
 	case -ENOMEM: return rc;
@@ -195,6 +206,8 @@ int spw_drives__commits_look(const struct spw_assembly *assembly, uint32_t parti
 	forked = rc ? 0 : find_forks(assembly, newest, found);
 	if (forked) {
 		memset(found->there, 0, sizeof(found->there));
+		memset(found->have, 0, sizeof(found->have));
+		memset(found->read, 0, sizeof(found->read));
 		rc = look(assembly, partition, forked, NULL, found, newest);
 	}
 	return rc;
@@ -214,13 +227,25 @@ bool spw_drives__commits_may_lack(const struct spw_commits_found *found)
 	return last >= 0 && found->commits[last].members != 0 && found->seen;
 }
 
-bool spw_drives__commits_is_kept(const struct spw_commits_found *found, int slot)
+bool spw_drives__commits_is_previous(const struct spw_commits_found *found, int slot)
 {
 	int last = spw_drives__commits_newest(found);
 
 	SPW_ASSERT(last >= 0 && slot >= 0 && slot < (int)SPW_COMMIT_SLOTS);
 	return found->there[slot] && found->commits[last].has_previous &&
 	       found->commits[last].previous == found->commits[slot].number;
+}
+
+bool spw_drives__commits_is_kept(const struct spw_commits_found *found, int slot)
+{
+	uint64_t both;
+
+	if (!spw_drives__commits_is_previous(found, slot))
+		return false;
+	/* DURABLE-5 of store/commit.c: each of these had its block, until it was released. */
+	both = found->commits[spw_drives__commits_newest(found)].members &
+	       found->commits[slot].members;
+	return !(both & found->read[slot] & ~found->have[slot]);
 }
 
 int spw_committed(const char *const paths[], unsigned count, uint32_t partition,

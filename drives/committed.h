@@ -15,6 +15,8 @@ struct spw_commits_found {
 	bool there[SPW_COMMIT_SLOTS];
 	uint32_t drive[SPW_COMMIT_SLOTS];
 	struct spw_commit commits[SPW_COMMIT_SLOTS];
+	/* by the drives' indexes in their superblocks: they have it; their slot could be read */
+	uint64_t have[SPW_COMMIT_SLOTS], read[SPW_COMMIT_SLOTS];
 	/* Of one drive at least all slots could be read. */
 	bool seen;
 	/* The newest of this drive was made without those that have the newest of all. */
@@ -39,7 +41,12 @@ int spw_drives__commits_look(const struct spw_assembly *assembly, uint32_t parti
 /* Return: the slot of the commit that counts; -1: nothing is committed. */
 int spw_drives__commits_newest(const struct spw_commits_found *found);
 
-/* The commit before the newest counts only if the newest says that it was kept. */
+/* Is it the commit that the newest names as the one before, and says that it was kept? */
+bool spw_drives__commits_is_previous(const struct spw_commits_found *found, int slot);
+/*
+ * And has it not been released since? That took its block from the drives that had both, and left
+ * it at most on those that were out of service.
+ */
 bool spw_drives__commits_is_kept(const struct spw_commits_found *found, int slot);
 
 /*

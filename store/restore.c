@@ -95,7 +95,7 @@ static int give_up_others(struct spw_store *store, const struct spw_commits_foun
 		return 0;
 	/* A replaced one that is not kept is never chosen, unless the newest is discarded. */
 	if (chosen != 1 - last && found->there[1 - last] &&
-	    (chosen < 0 || spw_drives__commits_is_kept(found, 1 - last)))
+	    (chosen < 0 || spw_drives__commits_is_previous(found, 1 - last)))
 		rc = spw_store__commit_give_up(store, (uint32_t)(1 - last));
 	if (rc == 0 && chosen != last)
 		rc = spw_store__commit_give_up(store, (uint32_t)last);

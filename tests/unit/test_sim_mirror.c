@@ -5,6 +5,8 @@
  * other
  */
 #include "drives/committed.h"
+#include "store/request.h"
+#include "store/submit.h"
 
 #define DRIVES_MAX 3
 
@@ -651,6 +653,49 @@ CASE_WITH(test_a_drive_dies_at_a_commit, NULL, tear_down)
 					nth++;
 				assert_in_range(nth, 3, 100);
 			}
+}
+
+/* What was released is not found again, on a drive either that was out of service by then. */
+static void retire_and_release(unsigned drive, int error)
+{
+	make_drives(3, 4096, 1);
+	assert_ok(open_mask(all()));
+	assert_ok(commit_step(1));
+	assert_ok(commit_copies(2, 2, 2, SPW_COMMIT_MIRRORED | SPW_COMMIT_KEEP_PREVIOUS));
+	assert_ok(spw_store__admin_run(store, REQUEST_RETIRE, drive, NULL, (uint64_t)error));
+	assert_ok(spw_store_commit_release(store));
+	overwrite_all_that_is_free();
+	close_store();
+	assert_int_equal(open_these(all(), 1, false), -ENODATA);
+	assert_int_equal(found_with(all()), 2);
+}
+
+CASE_WITH(test_a_drive_is_out_of_service_at_a_release, NULL, tear_down)
+{
+	for (unsigned drive = 0; drive < 3; drive++) {
+		retire_and_release(drive, ENOSPC);
+		retire_and_release(drive, EIO);
+	}
+}
+
+/* A kept one is found, whichever drive was out of service when the next one was made. */
+CASE_WITH(test_a_drive_is_out_of_service_while_one_is_kept, NULL, tear_down)
+{
+	for (unsigned drive = 0; drive < 3; drive++) {
+		uint64_t number;
+
+		make_drives(3, 4096, 1);
+		assert_ok(open_mask(all()));
+		assert_ok(commit_step(1));
+		assert_ok(spw_store__admin_run(store, REQUEST_RETIRE, drive, NULL, EIO));
+		assert_ok(commit_copies(2, 2, 2, SPW_COMMIT_MIRRORED));
+		assert_ok(spw_store__admin_run(store, REQUEST_REVIVE, drive, NULL, 0));
+		assert_ok(commit_copies(3, 2, 3, SPW_COMMIT_MIRRORED | SPW_COMMIT_KEEP_PREVIOUS));
+		close_store();
+		assert_ok(open_these(all(), 2, false));
+		assert_int_equal(restored(&number), 2);
+		close_store();
+	}
 }
 
 /* One that cannot say what it has is not taken to have nothing newer. */
