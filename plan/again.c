@@ -28,6 +28,8 @@ static int check_scopes(const struct spw_plan_step *step, const struct spw_plan_
 	for (uint32_t s = 0; s < scopes->count; s++) {
 		const struct spw_plan_scope *scope = &scopes->scopes[s];
 
+		if (spw_reserved_check(scope->reserved, sizeof(scope->reserved), "plan: a scope"))
+			return -EINVAL;
 		if (!scope->may_again)
 			continue;
 		if (scope->enter_ns > NS_MAX || scope->again_ns > NS_MAX / (scopes->count + 1))
@@ -50,6 +52,8 @@ static int check_flows(const struct spw_plan_scopes *scopes)
 	for (uint32_t k = 0; k < scopes->flows_count; k++) {
 		const struct spw_plan_flow *flow = &scopes->flows[k];
 
+		if (spw_reserved_check(flow->reserved, sizeof(flow->reserved), "plan: a flow"))
+			return -EINVAL;
 		if (flow->from_ns > NS_MAX || flow->ns > NS_MAX || flow->ns == 0 ||
 		    flow->bytes_read > BYTES_MAX || flow->bytes_written > BYTES_MAX)
 			return spw_error(-EINVAL,

@@ -387,6 +387,9 @@ int spw_plan_scopes_simulate(const struct spw_plan_step *step, const struct spw_
 	int rc = spw_plan__check_arguments(step, drives, choices, result);
 
 	if (!rc)
+		rc = spw_reserved_check(wanted->reserved, sizeof(wanted->reserved),
+					"plan: a record");
+	if (!rc)
 		rc = spw_plan__check_scopes(caller, &scopes);
 	if (!rc)
 		rc = spw_plan__again_open(&again, step, drives, &scopes);

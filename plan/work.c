@@ -24,6 +24,8 @@ static int check_tensor(const struct spw_plan_tensor *tensor, uint32_t which)
 	if (tensor->release_ns > NS_MAX || tensor->bytes > BYTES_MAX)
 		return spw_error(-EINVAL, "plan: tensor %u: its size or its times are too large",
 				 which);
+	if (spw_reserved_check(tensor->reserved, sizeof(tensor->reserved), "plan: a tensor"))
+		return -EINVAL;
 	if (tensor->pack_ns > tensor->release_ns)
 		return spw_error(-EINVAL, "plan: tensor %u: pack_ns must not be after release_ns",
 				 which);
@@ -42,6 +44,8 @@ static int check_step(const struct spw_plan_step *step)
 	if (step->count > SPW_PLAN_TENSORS_MAX)
 		return spw_error(-EINVAL, "plan: %u tensors are more than %u", step->count,
 				 SPW_PLAN_TENSORS_MAX);
+	if (spw_reserved_check(step->reserved, sizeof(step->reserved), "plan: the step"))
+		return -EINVAL;
 	if (step->count > 0 && !step->tensors)
 		return spw_error(-EINVAL, "plan: %u tensors, but no array of them", step->count);
 	if (step->forward_ns > NS_MAX || step->backward_ns > NS_MAX)
@@ -79,7 +83,7 @@ static int check_drives(const struct spw_plan_drives *drives)
 	    drives->bus_in_bytes_per_second > BYTES_PER_SECOND_MAX)
 		return spw_error(-EINVAL, "plan: a bandwidth, the latency or the chunk size of the "
 					  "drives is too large");
-	return 0;
+	return spw_reserved_check(drives->reserved, sizeof(drives->reserved), "plan: the drives");
 }
 
 /* ---- Sorting ---- */

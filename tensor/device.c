@@ -173,6 +173,8 @@ int spw_cache_device_times(struct spw_cache *cache, const struct spw_device_time
 {
 	if (!times)
 		return spw_error(-EINVAL, "times of a device are needed");
+	if (spw_reserved_check(times->reserved, sizeof(times->reserved), "times of a device"))
+		return -EINVAL;
 	spw_cache__lock(cache);
 	cache->devices_tell = true;
 	cache->count.device_stall_ns += times->stall_ns;

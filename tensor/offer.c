@@ -40,6 +40,8 @@ static int offer_check(const struct spw_offer *offer, enum spw_cache_hint hint,
 {
 	if (!offer || !tensor)
 		return spw_error(-EINVAL, "an offer needs a tensor to set");
+	if (offer->reserved[0] != 0)
+		return spw_error(-EINVAL, "an offer: reserved fields must be 0");
 	if (hint > SPW_HINT_INPUT)
 		return spw_error(-EINVAL, "no such hint: %u", (unsigned)hint);
 	if (offer->owner == 0 || !offer->storage_bytes)

@@ -111,3 +111,13 @@ void spw_opts_merge(void *to, size_t to_size, const void *from, size_t from_size
 	memcpy(to, from, from_size < to_size ? from_size : to_size);
 	memcpy(to, &to_size, sizeof(to_size));
 }
+
+int spw_reserved_check(const void *reserved, size_t len, const char *what)
+{
+	const uint8_t *bytes = reserved;
+
+	for (size_t i = 0; i < len; i++)
+		if (bytes[i] != 0)
+			return spw_error(-EINVAL, "%s: reserved fields must be 0", what);
+	return 0;
+}

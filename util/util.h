@@ -71,6 +71,8 @@ const char *spw_size_format(uint64_t bytes, char *buf, size_t len);
 
 /* Options structs start with their size: copy what the caller's version has over the defaults. */
 void spw_opts_merge(void *to, size_t to_size, const void *from, size_t from_size);
+/* Other structs end with reserved fields. @what: of which struct. Return: 0; -EINVAL not all 0. */
+int spw_reserved_check(const void *reserved, size_t len, const char *what);
 
 /* Control characters, and bytes that are not UTF-8, become question marks, as in all messages. */
 void spw_make_printable(char *text);

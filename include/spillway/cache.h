@@ -52,6 +52,7 @@ struct spw_trace_writer; /* of spillway/trace.h */
 typedef struct {
 	uint64_t value;
 } spw_tensor;
+SPW_ABI(spw_tensor, value, 0, 8);
 
 /*
  * The last three modes record each step and plan, and replan when the step or the drives have
@@ -102,6 +103,7 @@ struct spw_cache_opts {
 	/* for that: the maker's endurance of each drive in bytes; 0: not known */
 	uint64_t endurance_bytes;
 };
+SPW_ABI(struct spw_cache_opts, endurance_bytes, 96, 104);
 
 enum spw_stage {
 	SPW_STAGE_FORWARD,
@@ -177,7 +179,9 @@ struct spw_offer {
 	uint64_t offset_bytes, len_bytes;
 	/* the caller's token for the memory, not 0; spw_cache_drain() returns it */
 	uint64_t owner;
+	uint64_t reserved[1];
 };
+SPW_ABI(struct spw_offer, reserved, 56, 64);
 
 /* Of a take: the tensor was discarded, recompute its scope. */
 #define SPW_TAKE_AGAIN 1
@@ -192,7 +196,9 @@ struct spw_taken {
 	uint64_t storage_bytes_before; /* how far before bytes the lease's memory starts, and */
 	/* how long it is: views of one storage share one lease's memory */
 	uint64_t storage_bytes_total;
+	uint64_t reserved[3];
 };
+SPW_ABI(struct spw_taken, reserved, 40, 64);
 
 /**
  * spw_cache_opts_init - set the defaults
@@ -340,7 +346,9 @@ struct spw_copy {
 	uint64_t offset_bytes, len_bytes; /* of the storage */
 	/* for spw_cache_ordered(); value 0: none */
 	spw_tensor order;
+	uint64_t reserved[2];
 };
+SPW_ABI(struct spw_copy, reserved, 32, 48);
 
 /**
  * spw_cache_offer_device - offer a tensor in memory of a device
@@ -448,7 +456,9 @@ struct spw_device_times {
 	uint64_t stall_ns;          /* waits of its computing streams for copies */
 	uint64_t bytes_out, out_ns; /* completed copies to staging memory: sum of their times */
 	uint64_t bytes_in, in_ns;   /* copies from there */
+	uint64_t reserved[3];
 };
+SPW_ABI(struct spw_device_times, reserved, 40, 64);
 
 /**
  * spw_cache_device_times - report how long a device stalled, and how fast its bus is
@@ -621,6 +631,7 @@ struct spw_memory_point {
 	uint64_t bytes;          /* in memory, as activation_bytes */
 	uint64_t keep_all_bytes; /* if nothing were spilled: from offer to release */
 };
+SPW_ABI(struct spw_memory_point, keep_all_bytes, 16, 24);
 
 /**
  * spw_cache_profile - the memory in use over the last step that ended
@@ -641,7 +652,9 @@ struct spw_cache_reason {
 	uint64_t again_ns;    /* how long that takes, up to its last save */
 	uint64_t saved_bytes; /* in it */
 	struct spw_plan_reason reason;
+	uint64_t reserved[2];
 };
+SPW_ABI(struct spw_cache_reason, reserved, 216, 232);
 
 /**
  * spw_cache_explain - for each scope, what the plan in force does, and why

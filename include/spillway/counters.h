@@ -386,16 +386,19 @@ struct spw_cache_stats {
 	size_t size;
 	SPW_CACHE_COUNTERS(SPW_COUNTER_MEMBER)
 };
+SPW_ABI(struct spw_cache_stats, budget_steps_over, 1080, sizeof(struct spw_cache_stats));
 
 struct spw_store_stats {
 	size_t size;
 	SPW_STORE_COUNTERS(SPW_COUNTER_MEMBER)
 };
+SPW_ABI(struct spw_store_stats, bytes_helped, 280, sizeof(struct spw_store_stats));
 
 struct spw_state_stats {
 	size_t size;
 	SPW_STATE_COUNTERS(SPW_COUNTER_MEMBER)
 };
+SPW_ABI(struct spw_state_stats, device_every, 216, sizeof(struct spw_state_stats));
 
 enum spw_counted {
 	SPW_COUNTED_CACHE, /* struct spw_cache_stats */
@@ -412,6 +415,7 @@ struct spw_counter {
 	enum spw_counter_view view;
 	uint32_t offset_bytes, len_bytes; /* in its struct; an unsigned integer of 4 or 8 bytes */
 };
+SPW_ABI(struct spw_counter, len_bytes, 48, 56);
 
 /**
  * spw_counter_get - describe one counter of a struct of counters

@@ -65,6 +65,7 @@ struct spw_geometry {
 	char transport[16];
 	uint64_t reserved[6]; /* 0; new fields take their place: it stands inside others */
 };
+SPW_ABI(struct spw_geometry, reserved, 264, 312);
 
 struct spw_device_opts {
 	size_t size;    /* sizeof *this as the caller knows it */
@@ -73,6 +74,7 @@ struct spw_device_opts {
 	bool exclusive;
 	struct spw_log log;
 };
+SPW_ABI(struct spw_device_opts, log, 16, 32);
 
 /**
  * spw_device_opts_init - set the defaults
@@ -226,6 +228,7 @@ struct spw_arena_opts {
 	bool no_hugetlb; /* go straight to transparent huge pages; default false */
 	struct spw_log log;
 };
+SPW_ABI(struct spw_arena_opts, log, 24, 40);
 
 /* Allocations are multiples of this and start at such an address. */
 #define SPW_ARENA_GRANULE_BYTES 65536u
@@ -342,6 +345,7 @@ struct spw_io {
 	/* the caller's, of a write, up to SPW_PLACEMENT_MAX; 0: the queue's. See spw_queue_opts */
 	uint32_t placement;
 };
+SPW_ABI(struct spw_io, placement, 108, 112);
 
 #define SPW_PLACEMENT_MAX 3u
 
@@ -363,12 +367,15 @@ struct spw_tune_settings {
 	uint32_t depth;
 	enum spw_backend backend;
 	enum spw_wait wait;
+	uint32_t reserved;
 };
+SPW_ABI(struct spw_tune_settings, reserved, 20, 24);
 
 struct spw_tune {
 	size_t size;
 	struct spw_tune_settings read, write;
 };
+SPW_ABI(struct spw_tune, write, 32, 56);
 
 struct spw_queue_opts {
 	size_t size;
@@ -397,6 +404,7 @@ struct spw_queue_opts {
 	/* SPW_BACKEND_NULL: how fast a device is; 0: transfers end at once; default 0 */
 	uint64_t null_bytes_per_second;
 };
+SPW_ABI(struct spw_queue_opts, null_bytes_per_second, 72, 80);
 
 /* Counters of one queue; all are totals since open. */
 struct spw_queue_stats {
@@ -421,6 +429,7 @@ struct spw_queue_stats {
 	uint32_t vfio_by_group;
 	uint32_t drives_placing; /* drives whose writes name a placement */
 };
+SPW_ABI(struct spw_queue_stats, drives_placing, 124, 128);
 
 /**
  * spw_queue_opts_init - set the defaults

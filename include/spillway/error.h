@@ -8,6 +8,11 @@
  *              remedy.
  *   Threads    The last error is kept per thread. A log function may be called from any thread,
  *              several at a time.
+ *   Structs    May grow in later versions, in one of two ways. Options, results and counters begin
+ *              with their size, as the caller knows it, set by an init function or the caller.
+ *              Small structs that are passed for each request or tensor, or in arrays, end with
+ *              reserved fields: the caller sets them to 0, and calls that can fail refuse others
+ *              with -EINVAL. Handles, callbacks and points of a curve never change.
  *   Process    The library installs no signal handler, never exits and never prints. It keeps no
  *              state beside its handles, but for a list of the descriptors that a child of fork(2)
  *              closes: those that lock or claim drives, and rings.
@@ -26,6 +31,17 @@ extern "C" {
 
 #define SPW_VERSION "0.1.0"
 
+/* The last member of a public struct, where it is, and the size: on a machine of 64 bits. */
+#ifdef __cplusplus
+#define SPW_ABI_ASSERT static_assert
+#else
+#define SPW_ABI_ASSERT _Static_assert
+#endif
+#define SPW_ABI(type, last, offset, bytes)                                                    \
+	SPW_ABI_ASSERT(sizeof(void *) != 8 ||                                                 \
+			       (offsetof(type, last) == (offset) && sizeof(type) == (bytes)), \
+		       #type " has another layout: programs that were built before would break")
+
 enum spw_log_level {
 	SPW_LOG_DEBUG,
 	SPW_LOG_INFO,    /* a decision worth knowing: the backend chosen, huge pages missing */
@@ -41,6 +57,7 @@ struct spw_log {
 	void (*write)(void *context, enum spw_log_level level, const char *message);
 	void *context;
 };
+SPW_ABI(struct spw_log, context, 8, 16);
 
 /**
  * spw_strerror - what an errno means, in a few words
@@ -66,9 +83,11 @@ SPW_EXPORT const char *spw_last_error(void);
 /* A line of a log that was kept. */
 struct spw_log_line {
 	enum spw_log_level level;
-	uint32_t lost; /* lines that found no room since the one read before */
+	uint32_t lost; /* lines that were dropped since the one read before */
+	uint32_t reserved[2];
 	char text[SPW_LOG_TEXT_BYTES_MAX];
 };
+SPW_ABI(struct spw_log_line, text, 16, 528);
 
 /*
  * A log that is kept until it is read, for callers such as interpreters that not every thread may

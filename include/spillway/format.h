@@ -53,12 +53,14 @@ struct spw_format_opts {
 	 */
 	bool erase;
 };
+SPW_ABI(struct spw_format_opts, erase, 48, 56);
 
 struct spw_wipe_opts {
 	size_t size;
 	bool erase; /* what is committed, too; default false */
 	struct spw_log log;
 };
+SPW_ABI(struct spw_wipe_opts, log, 16, 32);
 
 /* What a store's superblocks say. */
 struct spw_store_info {
@@ -73,6 +75,7 @@ struct spw_store_info {
 	uint64_t partition_capacity_bytes; /* of one partition, all drives together */
 	uint32_t partitions_in_use;        /* held by a process right now */
 };
+SPW_ABI(struct spw_store_info, partitions_in_use, 88, 96);
 
 /* What one drive's superblocks say. */
 struct spw_drive_info {
@@ -89,6 +92,7 @@ struct spw_drive_info {
 	int32_t error;    /* what is wrong with this drive by itself: 0, or as spw_store_open() */
 	char reason[256]; /* in words, with the remedy; "" when nothing is */
 };
+SPW_ABI(struct spw_drive_info, reason, 660, 920);
 
 /* One candidate device, whatever it holds. */
 struct spw_probe_info {
@@ -109,6 +113,7 @@ struct spw_probe_info {
 	 */
 	char address[256];
 };
+SPW_ABI(struct spw_probe_info, address, 1001, 1264);
 
 /* What is committed. */
 struct spw_commit_info {
@@ -123,6 +128,7 @@ struct spw_commit_info {
 	uint64_t runs;        /* of bytes, in all its objects: chunks, or parts of them */
 	uint64_t runs_single; /* of these, how many have one copy alone */
 };
+SPW_ABI(struct spw_commit_info, runs_single, 56, 64);
 
 /**
  * spw_format_opts_init - set the defaults

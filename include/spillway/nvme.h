@@ -71,6 +71,7 @@ struct spw_nvme_info {
 	/* protection information with each block: its type, 1 to 3; 0: none */
 	uint32_t protection_type;
 };
+SPW_ABI(struct spw_nvme_info, protection_type, 232, 240);
 
 /**
  * spw_nvme_info - read a drive's identity, health and wear

@@ -48,7 +48,9 @@ struct spw_plan_tensor {
 	bool must_keep; /* too small, excluded, pinned: never spilled */
 	/* kept if its scope is recomputed: another scope saves it, too, or for other reasons */
 	bool not_again;
+	uint8_t reserved[6];
 };
+SPW_ABI(struct spw_plan_tensor, reserved, 42, 48);
 
 struct spw_plan_step {
 	const struct spw_plan_tensor *tensors; /* in any order */
@@ -57,7 +59,9 @@ struct spw_plan_step {
 	/* other times, ascending, at which memory of what has been written is released; or NULL */
 	const uint64_t *calls_ns;
 	uint32_t calls;
+	uint32_t reserved[3];
 };
+SPW_ABI(struct spw_plan_step, reserved, 44, 56);
 
 /* All drives together. A bandwidth of 0: the drives cannot do it at all. */
 struct spw_plan_drives {
@@ -76,7 +80,9 @@ struct spw_plan_drives {
 	 * free once it has been copied
 	 */
 	uint64_t bus_out_bytes_per_second, bus_in_bytes_per_second;
+	uint64_t reserved[2];
 };
+SPW_ABI(struct spw_plan_drives, reserved, 64, 80);
 
 enum spw_plan_mode {
 	/* the lowest peak without a predicted stall, then the fewest bytes written */
@@ -94,6 +100,7 @@ struct spw_plan_opts {
 	/* most bytes that the step may write; 0: no limit; not with SPW_PLAN_POSITIONAL */
 	uint64_t bytes_written_max;
 };
+SPW_ABI(struct spw_plan_opts, bytes_written_max, 24, 32);
 
 enum spw_plan_choice {
 	SPW_PLAN_KEEP,
@@ -125,11 +132,13 @@ struct spw_plan_result {
 	uint64_t again_ns;
 	uint32_t spans; /* spw_plan_scopes_simulate() only */
 };
+SPW_ABI(struct spw_plan_result, spans, 104, 112);
 
 /* The memory in use from @ns, wall time, until the next point. */
 struct spw_plan_point {
 	uint64_t ns, bytes;
 };
+SPW_ABI(struct spw_plan_point, bytes, 8, 16);
 
 /**
  * spw_plan_opts_init - set the defaults
@@ -194,7 +203,9 @@ struct spw_plan_scope {
 	 */
 	uint32_t input;
 	bool may_again;
+	uint8_t reserved[3];
 };
+SPW_ABI(struct spw_plan_scope, reserved, 21, 24);
 
 /*
  * Background traffic on the same drives, such as the optimizer's state or other ranks: these bytes,
@@ -203,7 +214,9 @@ struct spw_plan_scope {
 struct spw_plan_flow {
 	uint64_t from_ns, ns;
 	uint64_t bytes_read, bytes_written;
+	uint64_t reserved[2];
 };
+SPW_ABI(struct spw_plan_flow, reserved, 32, 48);
 
 #define SPW_PLAN_FLOWS_MAX 64u
 
@@ -230,6 +243,7 @@ struct spw_plan_scopes {
 	 */
 	bool unthrottled;
 };
+SPW_ABI(struct spw_plan_scopes, unthrottled, 56, 64);
 
 enum spw_plan_span_kind {
 	SPW_PLAN_SPAN_WRITE,
@@ -243,7 +257,9 @@ struct spw_plan_span {
 	uint64_t begin_ns, end_ns;
 	enum spw_plan_span_kind kind;
 	uint32_t which;
+	uint32_t reserved[2];
 };
+SPW_ABI(struct spw_plan_span, reserved, 24, 32);
 
 /* What happens over time; NULL pointers and 0 for what is not needed. */
 struct spw_plan_record {
@@ -253,7 +269,9 @@ struct spw_plan_record {
 	size_t spans_max;
 	/* of each tensor, wall time: when it was saved; if it is recomputed, for the last time */
 	uint64_t *saved_ns;
+	uint64_t reserved[3];
 };
+SPW_ABI(struct spw_plan_record, reserved, 40, 64);
 
 #define SPW_PLAN_SPANS_PER_TENSOR 5u
 
@@ -326,7 +344,9 @@ struct spw_plan_other_way {
 	bool possible;
 	bool fits; /* the memory limit; if not, compute has not waited for room in vain */
 	uint64_t wall_ns, peak_bytes;
+	uint64_t reserved[1];
 };
+SPW_ABI(struct spw_plan_other_way, reserved, 24, 32);
 
 struct spw_plan_reason {
 	enum spw_plan_way way; /* as planned */
@@ -335,7 +355,9 @@ struct spw_plan_reason {
 	enum spw_plan_way next; /* the best alternative; SPW_PLAN_WAYS: there is none */
 	/* the step as planned at its own way; at the others, with all of the scope handled so */
 	struct spw_plan_other_way ways[SPW_PLAN_WAYS];
+	uint64_t reserved[2];
 };
+SPW_ABI(struct spw_plan_reason, reserved, 168, 184);
 
 /**
  * spw_plan_explain - for each scope, what is done and what the alternatives would cost

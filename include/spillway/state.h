@@ -84,6 +84,7 @@ struct spw_state_opts {
 	 */
 	uint32_t device_every;
 };
+SPW_ABI(struct spw_state_opts, device_every, 44, 48);
 
 /**
  * spw_state_opts_init - set the defaults

@@ -41,12 +41,14 @@ struct spw_status {
 	uint64_t open_ns;             /* how long it has been open, which the counters cover */
 	struct spw_cache_stats steps; /* of a cache on it; all 0: it has no cache */
 };
+SPW_ABI(struct spw_status, steps, 46640, 46640 + sizeof(struct spw_cache_stats));
 
 /* Which partitions of which stores are published on this machine, and may be read. */
 struct spw_status_name {
 	char store_uuid[SPW_UUID_TEXT_BYTES];
 	uint32_t partition;
 };
+SPW_ABI(struct spw_status_name, partition, 40, 44);
 
 /**
  * spw_status_read - read the status page of one open partition

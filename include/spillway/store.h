@@ -45,6 +45,7 @@ struct spw_request; /* opaque, from a pool made at open */
 typedef struct {
 	uint64_t value;
 } spw_object;
+SPW_ABI(spw_object, value, 0, 8);
 
 /* Priority when a drive has a free slot. A request is overtaken 8 times in a row at most. */
 enum spw_class {
@@ -123,6 +124,7 @@ struct spw_store_opts {
 	/* SPW_BACKEND_NULL: of struct spw_queue_opts */
 	uint64_t null_bytes_per_second;
 };
+SPW_ABI(struct spw_store_opts, null_bytes_per_second, 96, 104);
 
 /*
  * How a request reports its end without anyone waiting: @done runs on the I/O thread (inline mode:
@@ -132,6 +134,7 @@ struct spw_notify {
 	void (*done)(void *context, int res); /* 0 or a negative errno */
 	void *context;
 };
+SPW_ABI(struct spw_notify, context, 8, 16);
 
 /**
  * spw_store_opts_init - set the defaults
@@ -486,7 +489,9 @@ SPW_EXPORT int spw_store_committed_objects(struct spw_store *store, spw_object o
 struct spw_scrub_drive {
 	uint64_t copies, bytes; /* read */
 	uint64_t copies_bad, copies_repaired;
+	uint64_t reserved[2];
 };
+SPW_ABI(struct spw_scrub_drive, reserved, 32, 48);
 
 struct spw_scrub {
 	size_t size;
@@ -495,6 +500,7 @@ struct spw_scrub {
 	uint64_t runs_lost;   /* of which no copy is good, or there */
 	struct spw_scrub_drive drive[SPW_DRIVES_MAX];
 };
+SPW_ABI(struct spw_scrub, drive, 32, 3104);
 
 /**
  * spw_store_scrub - read and verify every copy of what is committed, and repair bad ones
@@ -638,7 +644,9 @@ SPW_EXPORT int spw_store_unregister(struct spw_store *store, void *memory);
 struct spw_store_traffic {
 	uint64_t bytes_put, bytes_got; /* as in spw_store_stats */
 	uint64_t bytes_in_flight;      /* of puts and gets that have not ended */
+	uint64_t reserved[1];
 };
+SPW_ABI(struct spw_store_traffic, reserved, 24, 32);
 
 /* A time, before a drive was measured. */
 #define SPW_PRESSURE_UNKNOWN UINT64_MAX
@@ -656,6 +664,7 @@ struct spw_store_pressure {
 	uint64_t put_ns, get_ns[SPW_CLASSES];
 	uint32_t in_flight, depth; /* transfers that the drives have, and can have at once */
 };
+SPW_ABI(struct spw_store_pressure, depth, 92, 96);
 
 /* Latencies by powers of two: the first count is up to 2^14 ns, the last for all longer ones. */
 #define SPW_LATENCY_COUNTS    17u
@@ -665,6 +674,7 @@ struct spw_latencies {
 	uint64_t counts[SPW_LATENCY_COUNTS]; /* each of its own range only */
 	uint64_t sum_ns;
 };
+SPW_ABI(struct spw_latencies, sum_ns, 136, 144);
 
 struct spw_drive_stats {
 	size_t size;
@@ -685,6 +695,7 @@ struct spw_drive_stats {
 	/* since open, but for those of the last half second */
 	struct spw_latencies read_latencies, write_latencies;
 };
+SPW_ABI(struct spw_drive_stats, write_latencies, 576, 720);
 
 /**
  * spw_store_stats - read the counters

@@ -96,7 +96,9 @@ struct spw_trace_event {
 
 	/* TAKE: how long it waited for I/O; HOLD, AGAIN: how long the model stood still */
 	uint64_t wait_ns;
+	uint64_t reserved[2];
 };
+SPW_ABI(struct spw_trace_event, reserved, 96, 112);
 
 /**
  * spw_trace_create - begin to record a trace
@@ -138,6 +140,7 @@ struct spw_trace {
 	/* numbered 1 to tensors, 1 to storages, in the order in which they appear */
 	uint32_t tensors, storages;
 };
+SPW_ABI(struct spw_trace, storages, 28, 32);
 
 /**
  * spw_trace_read - read a trace

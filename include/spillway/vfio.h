@@ -37,8 +37,10 @@ struct spw_vfio_obstacle {
 	int error; /* what spw_vfio_bind(), or opening it, returns for it */
 	/* it prevents spw_vfio_bind(); else only driving the controller afterwards */
 	bool of_bind;
+	uint8_t reserved[3];
 	char text[320];
 };
+SPW_ABI(struct spw_vfio_obstacle, text, 8, 328);
 
 struct spw_vfio_probe_info {
 	size_t size;
@@ -63,6 +65,7 @@ struct spw_vfio_probe_info {
 	/* "/dev/vfio/devices/vfio0", for iommufd; "": it is not bound, or the kernel has none */
 	char device_node[192];
 };
+SPW_ABI(struct spw_vfio_probe_info, device_node, 4664, 4856);
 
 struct spw_vfio_bind_opts {
 	size_t size;
@@ -80,6 +83,7 @@ struct spw_vfio_bind_opts {
 	 */
 	bool alone;
 };
+SPW_ABI(struct spw_vfio_bind_opts, alone, 32, 40);
 
 /**
  * spw_vfio_bind_opts_init - set the defaults

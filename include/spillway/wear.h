@@ -53,6 +53,7 @@ struct spw_wear {
 	double years;             /* until they are; below 0: unknown, or nothing is written */
 	char reason[256];         /* why the health page, or what is left, is not known; or "" */
 };
+SPW_ABI(struct spw_wear, reason, 56, 312);
 
 /**
  * spw_wear - estimate how long a drive lasts at a write rate

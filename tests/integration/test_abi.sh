@@ -32,11 +32,11 @@ expect_exit 0 abi
 expect_output "programs that were linked with v$version"
 
 begin "so is a struct that has grown at its end, and begins with its size"
-change include/spillway/nvme.h 's/^\tuint32_t protection_type;.*/&\n\tuint64_t seeded;/'
+change include/spillway/nvme.h '/^SPW_ABI(struct spw_nvme_info,/d; s/^\tuint32_t protection_type;.*/&\n\tuint64_t seeded;/'
 expect_exit 0 abi
 
 begin "a member that has moved is not"
-change include/spillway/nvme.h 's/^\tuint32_t namespace_id;.*/\tuint64_t seeded;\n&/'
+change include/spillway/nvme.h '/^SPW_ABI(struct spw_nvme_info,/d; s/^\tuint32_t namespace_id;.*/\tuint64_t seeded;\n&/'
 expect_exit 1 abi
 expect_output "incompatible with v$version" "the version $version does not say so"
 

@@ -241,6 +241,9 @@ RIG_CASE(test_a_device_tells_its_stalls)
 	uint64_t stall_ns;
 
 	assert_int_equal(spw_cache_device_times(rig.cache, NULL), -EINVAL);
+	assert_int_equal(spw_cache_device_times(rig.cache,
+						&(struct spw_device_times){.reserved = {0, 0, 1}}),
+			 -EINVAL);
 	returned(taken_from_lease(&far));
 	stall_ns = rig_stats().stall_ns;
 	assert_true(stall_ns > 0);

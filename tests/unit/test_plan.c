@@ -1015,6 +1015,12 @@ CASE(test_refused)
 	expect_refused("bandwidth");
 	world.drives.latency_ns = UINT64_MAX;
 	expect_refused("latency");
+	world.tensors[0].reserved[5] = 1;
+	expect_refused("a tensor: reserved fields must be 0");
+	world.step.reserved[2] = 1;
+	expect_refused("the step: reserved fields must be 0");
+	world.drives.reserved[1] = 1;
+	expect_refused("the drives: reserved fields must be 0");
 
 	spw_plan_opts_init(&opts, sizeof(opts));
 	opts.mode = SPW_PLAN_POSITIONAL + 1;

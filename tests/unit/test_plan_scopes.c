@@ -673,12 +673,22 @@ CASE(wrong_arguments)
 	world.scopes.flows = &world.flow;
 	world.scopes.flows_count = 1;
 	refuse("flow 0: its time is 0");
+	world.flow = (struct spw_plan_flow){.ns = 1, .reserved = {0, 1}};
+	refuse("a flow: reserved fields must be 0");
+	two_scopes();
+	world.own[1].reserved[2] = 1;
+	refuse("a scope: reserved fields must be 0");
 	two_scopes();
 	world.scopes.slack = -1;
 	refuse("slack");
 	two_scopes();
 	world.opts.mode = SPW_PLAN_POSITIONAL;
 	refuse("positional");
+	two_scopes();
+	assert_int_equal(spw_plan_scopes_simulate(
+				 &world.step, &world.drives, &world.scopes, MIB, world.choices,
+				 &(struct spw_plan_record){.reserved = {1}}, &world.result),
+			 -EINVAL);
 	two_scopes();
 	world.choices[0] = SPW_PLAN_AGAIN;
 	assert_int_equal(spw_plan_scopes_simulate(&world.step, &world.drives, &world.scopes, MIB,

@@ -41,7 +41,8 @@ def struct(name: str, /, **members: Any) -> Any:
 
 
 Log = struct("spw_log", write=c_void_p, context=c_void_p)
-LogLine = struct("spw_log_line", level=c_int, lost=c_uint32, text=c_char * 512)
+LogLine = struct("spw_log_line", level=c_int, lost=c_uint32, reserved=c_uint32 * 2,
+                 text=c_char * 512)
 Geometry = struct(
     "spw_geometry", size=c_size_t, kind=c_int, size_bytes=c_uint64, logical_block_bytes=c_uint32,
     physical_block_bytes=c_uint32, memory_align_bytes=c_uint32, transfer_bytes_max=c_uint32,
@@ -62,7 +63,7 @@ ProbeInfoStruct = struct("spw_probe_info", size=c_size_t, path=c_char * 256, geo
                           holds=c_char * 160, usable=c_bool, has_store=c_bool, reason=c_char * 256,
                           error=c_int, unknown_data=c_bool, address=c_char * 256)
 TuneSettings = struct("spw_tune_settings", block_bytes=c_uint64, depth=c_uint32, backend=c_int,
-                       wait=c_int)
+                       wait=c_int, reserved=c_uint32)
 Tune = struct("spw_tune", size=c_size_t, read=TuneSettings, write=TuneSettings)
 StoreOpts = struct(
     "spw_store_opts", size=c_size_t, partition=c_uint32, queue_depth=c_uint32, arena_bytes=c_uint64,
@@ -87,7 +88,7 @@ StateOpts = struct("spw_state_opts", size=c_size_t, memory_bytes=c_uint64,
                     record_bytes_max=c_uint64, log=Log, copies=c_uint32,
                     device_every=c_uint32)
 DeviceTimes = struct("spw_device_times", stall_ns=c_uint64, bytes_out=c_uint64, out_ns=c_uint64,
-                      bytes_in=c_uint64, in_ns=c_uint64)
+                      bytes_in=c_uint64, in_ns=c_uint64, reserved=c_uint64 * 3)
 PlanResult = struct(
     "spw_plan_result", size=c_size_t, feasible=c_bool, peak_bytes=c_uint64,
     peak_keep_all_bytes=c_uint64, memory_bytes=c_uint64, stall_ns=c_uint64, wall_ns=c_uint64,
@@ -95,13 +96,14 @@ PlanResult = struct(
     tensors_spilled=c_uint32, points=c_uint32, limited=c_bool, scopes_again=c_uint32,
     again_ns=c_uint64, spans=c_uint32)
 OtherWay = struct("spw_plan_other_way", possible=c_bool, fits=c_bool, wall_ns=c_uint64,
-                   peak_bytes=c_uint64)
+                   peak_bytes=c_uint64, reserved=c_uint64 * 1)
 PlanReason = struct(
     "spw_plan_reason", way=c_int, bytes_kept=c_uint64, bytes_spilled=c_uint64,
-    bytes_again=c_uint64, next=c_int, ways=OtherWay * 4)
+    bytes_again=c_uint64, next=c_int, ways=OtherWay * 4,
+    reserved=c_uint64 * 2)
 CacheReason = struct(
     "spw_cache_reason", scope_key=c_uint64, micro_batch=c_uint32, may_again=c_bool,
-    again_ns=c_uint64, saved_bytes=c_uint64, reason=PlanReason)
+    again_ns=c_uint64, saved_bytes=c_uint64, reason=PlanReason, reserved=c_uint64 * 2)
 Counter = struct(
     "spw_counter", size=c_size_t, name=c_char_p, group=c_char_p, help=c_char_p, kind=c_int,
     unit=c_int, view=c_int, offset_bytes=c_uint32, len_bytes=c_uint32)
