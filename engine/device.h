@@ -94,6 +94,14 @@ int spw_engine__file_open(struct spw_device *device, const char *node, bool excl
 /* What ioctl(2), statx(2) and sysfs say of its descriptor. Return: as spw_device_open(). */
 int spw_engine__geometry_read(struct spw_device *device);
 
+/*
+ * Does the drive of this sysfs folder, or one below it, accept memory that it then misplaces? zram
+ * moves other bytes than lie in memory that is not page-aligned (Linux 6.1 to 6.18). null_blk
+ * with blocks above 512 bytes accepts memory aligned to 512, and copies past the end of its own
+ * pages (6.1): a trial (engine/trial.h) would do the harm, so it is known by name.
+ */
+bool spw_engine__geometry_misplaces(const char *drive);
+
 /* passthrough_bytes, of queue/max_hw_sectors_kb and max_sectors_kb; 0: unknown. */
 uint32_t spw_engine__geometry_choose_passthrough(long long hardware_kib, long long block_kib);
 

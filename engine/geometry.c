@@ -99,13 +99,24 @@ static void read_boundary(dev_t number, const char *queue, bool is_partition,
 		device->start_bytes = (uint64_t)start * SECTOR_BYTES;
 }
 
-/*
- * zram says that memory at multiples of 512 will do, and moves other bytes than lie there (Linux
- * 6.1 to 6.18). What lies over it is not known by name: see engine/trial.h.
- */
-static bool is_known_to_misplace(const char *drive)
+/* A folder below which something misplaces: non-zero. */
+static int misplaces(void *context, const char *folder, const char *name)
 {
-	return strncmp(strrchr(drive, '/') + 1, "zram", 4) == 0;
+	(void)context;
+	return spw_engine__geometry_misplaces(SPW_PATH("%s/%s", folder, name));
+}
+
+bool spw_engine__geometry_misplaces(const char *drive)
+{
+	const char *name = strrchr(drive, '/') + 1;
+	int64_t of_parent = sysfs_number(drive, "../queue/logical_block_size", SECTOR_BYTES);
+	int64_t block_bytes = sysfs_number(drive, "queue/logical_block_size", of_parent);
+
+	if (strncmp(name, "zram", 4) == 0)
+		return true;
+	if (strncmp(name, "nullb", 5) == 0 && block_bytes > SECTOR_BYTES)
+		return true;
+	return spw_each_name(SPW_PATH("%s/slaves", drive), misplaces, NULL) > 0;
 }
 
 static void read_sysfs(dev_t number, struct spw_device *device)
@@ -132,7 +143,7 @@ static void read_sysfs(dev_t number, struct spw_device *device)
 	(void)spw_read_text(SPW_PATH("%s/device/serial", drive), g->serial, sizeof(g->serial));
 	spw_engine__transport_read(drive, &device->transport);
 	(void)snprintf(g->transport, sizeof(g->transport), "%s", device->transport.name);
-	if (is_known_to_misplace(drive))
+	if (spw_engine__geometry_misplaces(drive))
 		g->memory_align_bytes = SPW_MAX(g->memory_align_bytes, SPW_ALIGN_TRUSTED_BYTES);
 	if (g->kind != SPW_DEVICE_BLOCK)
 		return;

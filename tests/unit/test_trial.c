@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_trial.c - a device that says less of memory than it needs is found out */
-#include <errno.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "tests/case.h"
+#include "tests/unit/tree.h"
 
 #include "engine/device.h"
 #include "engine/trial.h"
-#include "util/util.h"
 
 #define BYTES  (1u << 20)
 #define OFFSET (256u << 10)
@@ -128,6 +123,36 @@ CASE_WITH(test_a_failed_transfer_is_told, reset, NULL)
 		failing = nth;
 		assert_int_equal(try(512, 4096), -EIO);
 	}
+}
+
+static int set_up_tree(void **state)
+{
+	(void)state;
+	begin_tree();
+	return 0;
+}
+
+#define TREE_CASE(name) CASE_WITH(name, set_up_tree, remove_tree)
+
+/* Where a trial would itself do harm, or a driver is known, no trial is needed. */
+TREE_CASE(test_drivers_that_are_known_to_misplace)
+{
+	put(path_of("zram0/queue/logical_block_size"), "512\n");
+	put(path_of("nullb0/queue/logical_block_size"), "512\n");
+	put(path_of("nullb1/queue/logical_block_size"), "4096\n");
+	put(path_of("nullb1/nullb1p1/partition"), "1\n");
+	put(path_of("nvme0n1/queue/logical_block_size"), "4096\n");
+	assert_true(spw_engine__geometry_misplaces(path_of("zram0")));
+	assert_false(spw_engine__geometry_misplaces(path_of("nullb0")));
+	assert_true(spw_engine__geometry_misplaces(path_of("nullb1")));
+	assert_true(spw_engine__geometry_misplaces(path_of("nullb1/nullb1p1")));
+	assert_false(spw_engine__geometry_misplaces(path_of("nvme0n1")));
+	/* What lies on them, at any depth. */
+	put_link(path_of("dm-0/slaves/nvme0n1"), "../../nvme0n1");
+	put_link(path_of("dm-1/slaves/dm-0"), "../../dm-0");
+	assert_false(spw_engine__geometry_misplaces(path_of("dm-1")));
+	put_link(path_of("dm-0/slaves/nullb1p1"), "../../nullb1/nullb1p1");
+	assert_true(spw_engine__geometry_misplaces(path_of("dm-1")));
 }
 
 RUN_CASES(NULL, NULL)
