@@ -146,7 +146,8 @@ struct spw_queue {
 	uintptr_t arena_page_bytes; /* how much of the arena one segment covers */
 	unsigned pieces;            /* registered; 0: none */
 	unsigned pieces_room;       /* theirs, and what is left for ranges; 0: none */
-	uint64_t registered_bytes;  /* from the arena's base */
+	/* from the arena's base; grows as more of it is used */
+	uint64_t registered_bytes;
 
 	/*
 	 * COUNT: nearly every io takes one slot once. So slots are counted, and of ios and parts
@@ -284,7 +285,8 @@ static inline int16_t spw_engine__queue_piece(const struct spw_queue *queue, con
 	if (first >= queue->arena_len_bytes && queue->ranges.top > 0 && len_bytes > 0)
 		return spw_engine__range_piece(&queue->ranges, memory, len_bytes,
 					       queue->piece_shift);
-	if (first >= queue->arena_len_bytes || piece >= queue->pieces || len_bytes == 0)
+	if (first >= queue->registered_bytes || len_bytes == 0 ||
+	    len_bytes > queue->registered_bytes - first)
 		return -1;
 	return (first + len_bytes - 1) >> queue->piece_shift == piece ? (int16_t)piece : -1;
 }
@@ -313,12 +315,12 @@ static inline struct spw_part *spw_engine__whole_slot(const struct spw_queue *qu
 {
 	struct spw_queue_device *dev = &queue->devices[io->device];
 	uint64_t first = (uintptr_t)io->buf - queue->arena_base;
+	uint64_t last = first + io->len_bytes - 1; /* below the arena both are far beyond it */
 
 	*device = dev;
 	*piece = first >> piece_shift;
 	if (io->device >= queue->device_count || !spw_engine__is_whole(dev, io, dev->whole_bytes) ||
-	    first >= queue->registered_bytes ||
-	    (first + io->len_bytes - 1) >> piece_shift != *piece || dev->head)
+	    last >= queue->registered_bytes || last >> piece_shift != *piece || dev->head)
 		return NULL;
 	return dev->free;
 }

@@ -38,6 +38,9 @@
 /* 16 MiB, of an arena that cannot be registered as a whole. */
 #define SMALL_PIECE_SHIFT 24u
 
+/* Registered when a queue is opened: what keeps a drive busy with transfers of 1 MiB. */
+#define FIRST_REGISTERED_BYTES (UINT64_C(8) << 20)
+
 /* ---- Setting up ------------------------------------------------------------------------------ */
 
 static const struct {
@@ -246,6 +249,15 @@ static void set_registered(struct spw_queue *q, uint64_t count, uint64_t room)
 	spw_engine__queue_describe(q, " memory");
 }
 
+static void warn_registered_in_part(struct spw_queue *q, const char *why)
+{
+	spw_log(&q->log, SPW_LOG_WARNING,
+		"io_uring: only the first %llu of %llu MiB of memory are registered: %s (see "
+		"ulimit -l); each transfer beyond pins it",
+		(unsigned long long)(q->registered_bytes >> 20),
+		(unsigned long long)(q->arena_len_bytes >> 20), why);
+}
+
 /* Refused as a whole, with @error. */
 static void register_in_part(struct spw_queue *q, struct spw_uring *u, uint64_t pieces_max,
 			     int error)
@@ -260,19 +272,70 @@ static void register_in_part(struct spw_queue *q, struct spw_uring *u, uint64_t 
 		return;
 	}
 	set_registered(q, count, count_pieces(q, q->arena_len_bytes) + RANGE_PIECES);
-	spw_log(&q->log, SPW_LOG_WARNING,
-		"io_uring: only the first %llu of %llu MiB of memory are registered: %s (see "
-		"ulimit -l); each transfer beyond pins it",
-		(unsigned long long)(q->registered_bytes >> 20),
-		(unsigned long long)(q->arena_len_bytes >> 20), spw_strerror(error));
+	warn_registered_in_part(q, spw_strerror(error));
+}
+
+/*
+ * Registered memory is resident. So the arena, whose lowest bytes are handed out first, is
+ * registered as it is used: the pieces up to @io's end once more, twice as many bytes as before.
+ * The ring drops what it knew of them when the requests that use it have ended. A failure is not
+ * tried again.
+ */
+bool spw_engine__uring_grow(struct spw_queue *q, struct spw_uring *u, const struct spw_io *io)
+{
+	uint64_t end_bytes = (uintptr_t)io->buf - q->arena_base + io->len_bytes;
+	uint64_t first = q->registered_bytes >> q->piece_shift, len_bytes, count;
+	struct iovec *pieces;
+	int ret = -ENOMEM;
+
+	if (!spw_engine__queue_arena_holds(q, io->buf) || end_bytes <= q->registered_bytes ||
+	    end_bytes > u->growable_bytes)
+		return false;
+	len_bytes = SPW_MAX(end_bytes, 2 * q->registered_bytes);
+	len_bytes = SPW_MIN(spw_round_up(len_bytes, SPW_HUGE_PAGE_BYTES), u->growable_bytes);
+	count = count_pieces(q, len_bytes);
+	pieces = cut_pieces(q, q->arena_base, len_bytes, count, count);
+	if (pieces)
+		ret = update_pieces(u, (uint32_t)first, &pieces[first], count - first);
+	free(pieces);
+	if (ret > 0)
+		q->registered_bytes = SPW_MIN((first + (unsigned)ret) << q->piece_shift, len_bytes);
+	if (q->registered_bytes == len_bytes)
+		return true;
+	u->growable_bytes = 0;
+	warn_registered_in_part(q, spw_strerror(SPW_MIN(ret, 0)));
+	return end_bytes <= q->registered_bytes;
+}
+
+/*
+ * While memory grows the system counts it twice. Where that could exceed what may be locked, and
+ * where the kernel changes no registration, all of it is registered at once.
+ */
+static uint64_t choose_first(const struct spw_queue *q, uint64_t count, uint64_t room)
+{
+	uint64_t len_bytes = SPW_MIN(count << q->piece_shift, q->arena_len_bytes);
+	bool grows = room > count && spw_memlock_bytes() / 2 >= len_bytes;
+
+	return grows ? SPW_MIN(len_bytes, FIRST_REGISTERED_BYTES) : len_bytes;
+}
+
+/* The arena's first bytes; the others of the ring's @room places stay empty. */
+static int register_pieces(struct spw_queue *q, struct spw_uring *u, uint64_t len_bytes,
+			   uint64_t room)
+{
+	uint64_t count = SPW_MIN(count_pieces(q, len_bytes), room);
+	struct iovec *pieces = cut_pieces(q, q->arena_base, len_bytes, count, room);
+	int ret = pieces ? io_uring_register_buffers(&u->ring, pieces, (unsigned)room) : -ENOMEM;
+
+	free(pieces);
+	return ret;
 }
 
 /* The arena, and empty places for ranges, which Linux before 5.13 does not know. */
 static void register_memory(struct spw_queue *q, struct spw_uring *u, uint64_t pieces_max)
 {
 	uint64_t piece_bytes = UINT64_C(1) << q->piece_shift;
-	uint64_t count = count_pieces(q, q->arena_len_bytes), room;
-	struct iovec *pieces;
+	uint64_t count = count_pieces(q, q->arena_len_bytes), room, first_bytes;
 	int ret;
 
 	if (count == 0 || pieces_max == 0)
@@ -284,21 +347,20 @@ static void register_memory(struct spw_queue *q, struct spw_uring *u, uint64_t p
 			(unsigned long long)(count * piece_bytes >> 20));
 	}
 	room = SPW_MIN(count + RANGE_PIECES, pieces_max);
-	pieces = cut_pieces(q, q->arena_base, q->arena_len_bytes, count, room);
-	if (!pieces) {
-		spw_log(&q->log, SPW_LOG_WARNING, "io_uring: no memory to register memory");
-		return;
-	}
-	ret = io_uring_register_buffers(&u->ring, pieces, (unsigned)room);
+	first_bytes = choose_first(q, count, room);
+	ret = register_pieces(q, u, first_bytes, room);
 	if (ret == -EFAULT && room > count) {
 		room = count;
-		ret = io_uring_register_buffers(&u->ring, pieces, (unsigned)room);
+		first_bytes = q->arena_len_bytes;
+		ret = register_pieces(q, u, first_bytes, room);
 	}
-	free(pieces);
-	if (ret)
+	if (ret) {
 		register_in_part(q, u, pieces_max, ret);
-	else
-		set_registered(q, count, room);
+		return;
+	}
+	set_registered(q, count, room);
+	u->growable_bytes = first_bytes < q->registered_bytes ? q->registered_bytes : 0;
+	q->registered_bytes = SPW_MIN(q->registered_bytes, first_bytes);
 }
 
 /* The lowest pieces in a row that belong to no range (RANGE-1). Return: false: there are none. */
@@ -605,6 +667,8 @@ __attribute__((noinline)) static int prepare_unregistered(struct spw_queue *q, s
 	unsigned tail = u->ring.sq.sqe_tail;
 	int16_t piece;
 
+	if (unlikely(u->growable_bytes > 0) && spw_engine__uring_grow(q, u, io))
+		return uring_prepare(q, io);
 	if (unlikely(!part))
 		return spw_engine__queue_prepare_any(q, io);
 	if (unlikely(tail == u->tail_limit))

@@ -21,8 +21,9 @@ struct spw_uring {
 	/* Complete what has ended, by spw_uring_take(). */
 	void (*take)(struct spw_queue *queue, struct spw_uring *uring);
 	bool enabled;
-	pthread_t owner;      /* once enabled */
-	unsigned enter_flags; /* IORING_ENTER_REGISTERED_RING or 0 */
+	uint64_t growable_bytes; /* registered memory may grow to this many; 0: it does not */
+	pthread_t owner;         /* once enabled */
+	unsigned enter_flags;    /* IORING_ENTER_REGISTERED_RING or 0 */
 	int enter_fd;
 
 	/* Of entries of the usual size, to take the next one in few instructions. */
@@ -38,6 +39,13 @@ struct spw_uring {
  */
 int spw_engine__uring_set_up(struct spw_queue *queue, struct spw_uring *uring, const int fds[],
 			     uint64_t pieces_max);
+
+/*
+ * Register more of the arena if that is where @io's memory lies. Return: whether it is registered
+ * now and was not before.
+ */
+bool spw_engine__uring_grow(struct spw_queue *queue, struct spw_uring *uring,
+			    const struct spw_io *io);
 
 /* Give registrations and ring back; frees nothing of the backend's. */
 void spw_engine__uring_tear_down(struct spw_queue *queue, struct spw_uring *uring);

@@ -105,6 +105,9 @@ int spw_each_name(const char *folder,
 /* Has another description locked a byte of the range; len 0: to the end. Return: 1; 0; -errno. */
 int spw_fd_locked(int fd, uint64_t offset_bytes, uint64_t len_bytes);
 
+/* What this process may lock in memory (RLIMIT_MEMLOCK); UINT64_MAX: any amount. */
+uint64_t spw_memlock_bytes(void);
+
 static inline uint64_t spw_round_up(uint64_t value, uint64_t unit)
 {
 	return (value + unit - 1) / unit * unit;

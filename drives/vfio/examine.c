@@ -5,12 +5,9 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
-#include <linux/capability.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <spillway/format.h>
@@ -205,23 +202,9 @@ static void find_modules(const struct examination *e)
 		    "the kernel's vfio_iommu_type1 is not loaded; modprobe vfio_iommu_type1");
 }
 
-/* Who may lock memory at will is not asked for the limit. */
-static bool may_lock_all(void)
-{
-	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
-	struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
-
-	return syscall(SYS_capget, &header, data) == 0 &&
-	       (data[0].effective & 1u << CAP_IPC_LOCK) != 0;
-}
-
 static uint64_t memlock_bytes(const struct spw_vfio_system *system)
 {
-	struct rlimit limit;
-
-	if (system->memlock_bytes > 0)
-		return system->memlock_bytes;
-	return may_lock_all() || getrlimit(RLIMIT_MEMLOCK, &limit) ? UINT64_MAX : limit.rlim_cur;
+	return system->memlock_bytes > 0 ? system->memlock_bytes : spw_memlock_bytes();
 }
 
 static void find_memlock(const struct examination *e)

@@ -285,6 +285,9 @@ static int nvme_prepare(struct spw_queue *q, struct spw_io *io)
 	struct io_uring_sqe *sqe;
 
 	if (!part) {
+		if (unlikely(n->uring.growable_bytes > 0) &&
+		    spw_engine__uring_grow(q, &n->uring, io))
+			return nvme_prepare(q, io);
 		part = spw_engine__whole_unregistered_slot(q, io, &dev);
 		if (part && unlikely(q->ranges.top > 0) && n->fixed) {
 			int16_t of_range = spw_engine__range_piece(&q->ranges, io->buf,

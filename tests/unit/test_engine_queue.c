@@ -73,6 +73,7 @@ static int fake_open(struct spw_queue *q)
 		return spw_error(fake.open_result, "fake refused: %s",
 				 spw_strerror(fake.open_result));
 	q->pieces = fake.pieces;
+	q->registered_bytes = (uint64_t)fake.pieces << q->piece_shift;
 	q->polls = fake.polls;
 	q->state = &fake;
 	return 0;

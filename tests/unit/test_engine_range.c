@@ -15,6 +15,7 @@
 static int buffers_error, update_error, update_limit;
 static unsigned registrations, forgotten;
 static size_t pin_max, pinned; /* what the system pins; 0: all */
+static bool limit_is_said;     /* a process may ask for pin_max */
 
 static bool pins(const struct iovec *iovecs, unsigned count)
 {
@@ -51,6 +52,12 @@ static int stub_update(struct io_uring *ring, unsigned first, const struct iovec
 	return io_uring_register_buffers_update_tag(ring, first, iovecs, tags, count);
 }
 
+static uint64_t stub_memlock_bytes(void)
+{
+	return limit_is_said ? pin_max : UINT64_MAX;
+}
+
+#define spw_memlock_bytes                    stub_memlock_bytes
 #define io_uring_register_buffers            stub_register_buffers
 #define io_uring_register_buffers_update_tag stub_update
 #include "engine/backend_io_uring.c"
@@ -66,6 +73,7 @@ static int open_ring(void **state)
 	buffers_error = update_error = update_limit = 0;
 	registrations = forgotten = ended = 0;
 	pin_max = pinned = 0;
+	limit_is_said = false;
 	foreign = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	assert_ptr_not_equal(foreign, MAP_FAILED);
 	return open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT);
@@ -240,6 +248,7 @@ RANGE_CASE(test_arena_pinned_in_part)
 	spw_queue_close(drive_queue);
 	pinned = 0;
 	pin_max = 20u << 20;
+	limit_is_said = true;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
 	assert_logged("only the first 16 of 34 MiB of memory are registered");
 	assert_logged("ulimit -l");
@@ -260,6 +269,98 @@ RANGE_CASE(test_arena_pinned_in_part)
 	assert_int_equal(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT), 0);
 	assert_logged("memory cannot be registered");
 	assert_int_equal(drive_queue->registered_bytes, 0);
+}
+
+static size_t resident_bytes(char *memory, size_t len)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE), resident = 0;
+	unsigned char *each = malloc(len / page);
+
+	assert_non_null(each);
+	assert_ok(mincore(memory, len, each));
+	for (size_t i = 0; i < len / page; i++)
+		resident += each[i] & 1u ? page : 0;
+	free(each);
+	return resident;
+}
+
+/* A transfer of two parts of registered memory is in flight while the registration grows. */
+RANGE_CASE(test_arena_is_registered_as_it_is_used)
+{
+	size_t len;
+	char *arena = spw_arena_memory(drive_arena, &len);
+	struct spw_io early = an_io(SPW_WRITE, arena, 65536);
+	struct spw_io across = an_io(SPW_READ, arena + (8u << 20) - 4096, 65536);
+
+	assert_int_equal(drive_queue->registered_bytes, 8u << 20);
+	assert_in_range(resident_bytes(arena, len), 8u << 20, len - (8u << 20));
+	expect_fixed(arena + (8u << 20) - 65536, 65536, true);
+	assert_int_equal(drive_queue->registered_bytes, 8u << 20);
+	/* Across its end: twice as much. */
+	assert_ok(spw_queue_prepare(drive_queue, &early));
+	assert_ok(spw_queue_prepare(drive_queue, &across));
+	assert_int_equal(drive_queue->registered_bytes, 16u << 20);
+	for (ended = 0; ended < 2;)
+		assert_true(spw_queue_reap(drive_queue, 1, -1) >= 0);
+	assert_int_equal(early.res, 65536);
+	assert_int_equal(across.res, 65536);
+	expect_fixed(arena + (8u << 20) - 4096, 65536, true);
+	assert_int_equal(drive_queue->registered_bytes, 16u << 20);
+	/* Far beyond: as much as it takes; then all that there is, and no more. */
+	expect_fixed(arena + (32u << 20), 65536, true);
+	expect_fixed(arena + len - 65536, 65536, true);
+	assert_int_equal(drive_queue->registered_bytes, len);
+	expect_fixed(arena, 65536, true);
+	run_io(SPW_READ, foreign, 65536);
+	assert_int_equal(drive_queue->registered_bytes, len);
+	assert_int_equal(registrations, 1);
+}
+
+/* Memory that ends where the arena begins, and memory that reaches into it. */
+RANGE_CASE(test_memory_just_below_the_arena)
+{
+	uintptr_t base = drive_queue->arena_base;
+	struct spw_io io = an_io(SPW_WRITE, foreign, 65536);
+	struct spw_queue_device *dev;
+	uint64_t piece;
+
+	for (uintptr_t reach = 0; reach <= 4096; reach += 4096) {
+		drive_queue->arena_base = (uintptr_t)foreign + 65536 - reach;
+		assert_null(
+			spw_engine__whole_slot(drive_queue, &io, SPW_PIECE_SHIFT, &dev, &piece));
+		assert_int_equal(spw_engine__queue_piece(drive_queue, foreign, 65536), -1);
+	}
+	drive_queue->arena_base = (uintptr_t)foreign;
+	assert_non_null(spw_engine__whole_slot(drive_queue, &io, SPW_PIECE_SHIFT, &dev, &piece));
+	drive_queue->arena_base = base;
+}
+
+/* What the system refuses then is pinned by each transfer, which is said once. */
+RANGE_CASE(test_growth_that_is_refused)
+{
+	size_t len;
+	char *arena = spw_arena_memory(drive_arena, &len);
+
+	pin_max = 20u << 20;
+	expect_fixed(arena + (8u << 20), 65536, false);
+	assert_logged("only the first 8 of 34 MiB of memory are registered");
+	assert_logged("ulimit -l");
+	pin_max = 0;
+	drive_log[0] = '\0';
+	expect_fixed(arena + (8u << 20), 65536, false);
+	expect_fixed(arena, 65536, true);
+	assert_string_equal(drive_log, "");
+}
+
+/* Growing pins twice for a moment, which a limit might not allow. */
+RANGE_CASE(test_a_limit_below_twice_the_arena)
+{
+	spw_queue_close(drive_queue);
+	pinned = 0;
+	pin_max = 40u << 20;
+	limit_is_said = true;
+	assert_ok(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT));
+	assert_int_equal(drive_queue->registered_bytes, drive_arena->len_bytes);
 }
 
 /* The kernel takes one of two pieces: neither stays. */
