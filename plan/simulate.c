@@ -83,9 +83,10 @@ struct simulation {
 	double ahead;  /* unthrottled: of those before it, what the forecast has leave memory */
 	double left;   /* share of the drives' time that background traffic leaves */
 	const struct plan_held *held;
-	double leaving;  /* bytes that will be released once they have been written, or copied */
-	bool no_room;    /* compute waits until what it packs next fits */
-	double again_ns; /* since when a scope is being recomputed */
+	const double *most; /* of held: throttled, nothing is expected to leave during an event */
+	double leaving;     /* bytes that will be released once they have been written, or copied */
+	bool no_room;       /* compute waits until what it packs next fits */
+	double again_ns;    /* since when a scope is being recomputed */
 	/* a queue in held->window: events with more memory in use than after any later one */
 	uint32_t window_head, window_tail, window_next;
 };
@@ -269,17 +270,21 @@ static void begin_read(struct simulation *sim, uint32_t i)
 	change_memory(sim, bytes);
 }
 
+static double now_of(const struct simulation *sim)
+{
+	return sim->event > 0 ? sim->held->net[sim->event - 1] : 0;
+}
+
 /* The most of held->most until event @end, or now of held->net. */
 static double most_until(struct simulation *sim, uint32_t end)
 {
 	const struct plan_held *held = sim->held;
-	double now = sim->event > 0 ? held->net[sim->event - 1] : 0;
+	double now = now_of(sim), most;
 
 	for (; sim->window_next < end; sim->window_next++) {
-		double most = held->most[sim->window_next];
-
+		most = sim->most[sim->window_next];
 		while (sim->window_tail > sim->window_head &&
-		       held->most[held->window[sim->window_tail - 1]] <= most)
+		       sim->most[held->window[sim->window_tail - 1]] <= most)
 			sim->window_tail--;
 		held->window[sim->window_tail++] = sim->window_next;
 	}
@@ -287,27 +292,27 @@ static double most_until(struct simulation *sim, uint32_t end)
 		sim->window_head++;
 	if (sim->window_head == sim->window_tail)
 		return now;
-	return fmax(held->most[held->window[sim->window_head]], now);
+	most = sim->most[held->window[sim->window_head]];
+	return most > now ? most : now;
 }
 
 /* Throttled: @bytes more, from now until the use of @i, if nothing is written or read. */
-static bool fits_throttled(struct simulation *sim, uint32_t i, double bytes)
+static inline bool fits_throttled(struct simulation *sim, uint32_t i, double bytes)
 {
-	double now = sim->event > 0 ? sim->held->net[sim->event - 1] : 0, rise;
-	double limit = sim->held->limit + PLAN_TOLERANCE_BYTES;
+	double limit = sim->held->limit + PLAN_TOLERANCE_BYTES, rise;
 
 	/* Where nothing else will make room, what compute waits for is read. */
 	if (sim->awaited == i)
 		return sim->bytes + bytes <= limit || sim->leaving < PLAN_TOLERANCE_BYTES;
-	rise = most_until(sim, sim->held->use_event[i]) - now;
+	rise = most_until(sim, sim->held->use_event[i]) - now_of(sim);
 	return sim->bytes + bytes + rise <= limit;
 }
 
 /*
  * Unthrottled, by the rule of plan/plan.c. What is not in memory must also fit now: writes may be
- * late, and a release yet to come.
+ * late, and a release yet to come. Not inlined: the throttled search is the one that asks often.
  */
-static bool fits_planned(struct simulation *sim, uint32_t i, double bytes)
+__attribute__((noinline)) static bool fits_planned(struct simulation *sim, uint32_t i, double bytes)
 {
 	double limit = sim->held->limit, size = sim->work->bytes[i];
 
@@ -319,7 +324,7 @@ static bool fits_planned(struct simulation *sim, uint32_t i, double bytes)
 	       most_until(sim, sim->held->use_event[i]) <= limit - sim->ahead - size;
 }
 
-static bool fits(struct simulation *sim, uint32_t i, double bytes)
+static inline bool fits(struct simulation *sim, uint32_t i, double bytes)
 {
 	return sim->held->throttled ? fits_throttled(sim, i, bytes) : fits_planned(sim, i, bytes);
 }
@@ -768,7 +773,7 @@ static void expect_memory(const struct plan_work *work, const uint8_t *spill,
 		else if (event->kind == PLAN_RELEASE &&
 			 (work->used[event->tensor] || !spill[event->tensor]))
 			net -= work->bytes[event->tensor];
-		held->most[k] = held->net[k] = net;
+		held->net[k] = net;
 	}
 }
 
@@ -807,6 +812,7 @@ void spw_plan__simulate(struct plan_work *work, const uint8_t *spill, const stru
 	struct simulation sim = simulation_of(work, spill, profile, outcome);
 
 	sim.held = held;
+	sim.most = held->throttled ? held->net : held->most;
 	for (uint32_t k = 0; k < held->flows_count; k++)
 		held->flow_end_ns[k] = PLAN_NEVER_NS;
 	if (held->throttled)
