@@ -312,7 +312,7 @@ int spw_plan__groups_open(struct plan_groups *groups, const struct plan_again *a
 			  uint32_t most);
 void spw_plan__groups_close(struct plan_groups *groups);
 
-/* ---- plan.c ---- */
+/* ---- call.c ---- */
 
 int spw_plan__check_arguments(const struct spw_plan_step *step,
 			      const struct spw_plan_drives *drives, const void *choices,

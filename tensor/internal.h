@@ -298,7 +298,9 @@ static inline bool cache_is_locked(const struct spw_cache *cache)
 /* The scope that the caller is in; NULL: none. */
 static inline struct scope *scope_innermost(struct spw_cache *cache)
 {
-	return cache->depth > 0 ? &cache->scopes[SPW_MIN(cache->depth, SCOPE_DEPTH_MAX) - 1] : NULL;
+	uint32_t known = SPW_MIN(cache->depth, SCOPE_DEPTH_MAX);
+
+	return known > 0 ? &cache->scopes[known - 1] : NULL;
 }
 
 /* The controller, which is told and asked under the cache's lock. */
