@@ -49,7 +49,7 @@ from ._core.torch_compat import (SavedTensorsHooks, has_compiled, in_backward, i
                                  is_compiled, register_forward_hook_always,
                                  register_forward_pre_hook)
 from ._offload.arguments import (Sizes, cache_of, check_arguments, opened_store, parameters_of,
-                                 rank_of_environment)
+                                 rank_of_environment, with_former)
 from ._offload.explain import ScopePlan
 from ._offload.heap import Mapped, Resident
 from ._offload.reports import Reports
@@ -598,6 +598,7 @@ def offload(
     endurance_bytes: Size = 0,
     recompute: Recompute = "never",
     parameters: bool = False,
+    **former: Size,
 ) -> Offload:
     """A context manager that spills what autograd saves onto a store. See the module's text for
     use. Numbers of bytes may be words, as on the command line: "64KiB", "1.5G", "4GB".
@@ -631,8 +632,10 @@ def offload(
         also their parts, see parts_of()
     :param parameters: are on the drives, too, and in memory while they are used or about to be; the
         store must be open, and the optimizer made afterwards. docs/STATE.md, *Parameters*
+    :param former: deprecated: the sizes of Sizes as keywords
     :raises SpillwayError: the store is closed; no memory; it is too small for the parameters
     """
+    sizes = with_former(sizes, former)
     check_arguments(model, mode, budget_bytes, sizes, store, recompute)
     endurance_bytes = library.size("endurance_bytes", endurance_bytes)
     if exclude is not None and not callable(exclude) and not isinstance(exclude, Tensor):

@@ -300,6 +300,20 @@ def test_drives_are_opened_on_the_partition_of_the_rank(drives, without_rank, mo
     assert spillway.check_store(drives).partitions_in_use == 0
 
 
+def test_sizes_as_keywords_of_their_own_are_deprecated(store):
+    model = Layers()
+    with pytest.warns(DeprecationWarning, match=r"Sizes\(min_bytes=\.\.\., staging_bytes"):
+        off = spillway.torch.offload(model, store, mode="spill", min_bytes=1, staging_bytes="1GiB")
+    with off:
+        model(torch.randn(8, 100)).sum().backward()
+    assert off.stats().tensors_spilled > 0
+    off.close()
+    with pytest.raises(TypeError, match="'min_byte'"):
+        spillway.torch.offload(model, store, min_byte=1)
+    with pytest.raises(TypeError, match="already has min_bytes"):
+        spillway.torch.offload(model, store, min_bytes=1, sizes=spillway.torch.Sizes(min_bytes=2))
+
+
 def test_more_ranks_than_partitions(drives):
     spillway.format_store(drives, partitions=2)
     with pytest.raises(spillway.SpillwayError,

@@ -70,7 +70,7 @@ def vfio_engine():
 
 
 # All drives are made empty, and SPW_VM_BREAK lets the last one find each of its blocks damaged that
-# is not written anew: QEMU keeps their protection information behind them.
+# is not written again: QEMU keeps their protection information behind them.
 DAMAGE = r"""
 for drive in $SPW_VM_DRIVES; do blkdiscard -zf $drive; done
 tags=$(blockdev --getsize64 $drive)

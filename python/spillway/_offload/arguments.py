@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import TYPE_CHECKING, Any, Optional, Tuple
+import warnings
+from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
 import torch
 from torch import nn
@@ -35,6 +36,21 @@ class Sizes:
     staging_bytes: Optional[Size] = None
     prefetch_bytes: Optional[Size] = None
     parameter_bytes: Optional[Size] = None
+
+
+def with_former(sizes: Sizes, former: Dict[str, Size]) -> Sizes:
+    """The sizes, with those that were keywords of offload() itself before there was Sizes."""
+    known = {field.name for field in dataclasses.fields(Sizes)}
+    for name in former:
+        if name not in known:
+            raise TypeError(f"offload() got an unexpected keyword argument {name!r}")
+    if not former:
+        return sizes
+    if not isinstance(sizes, Sizes) or any(getattr(sizes, name) is not None for name in former):
+        raise TypeError(f"sizes= already has {' and '.join(former)}: give each once")
+    warnings.warn("offload({0}) is deprecated: offload(sizes=spillway.torch.Sizes({0}))".format(
+        ", ".join(f"{name}=..." for name in former)), DeprecationWarning, stacklevel=3)
+    return dataclasses.replace(sizes, **former)
 
 
 def rank_of_environment() -> Optional[int]:
