@@ -365,7 +365,9 @@ int spw_plan_scopes(const struct spw_plan_step *step, const struct spw_plan_driv
 	set_choices(&planning, choices, &filled);
 	filled.feasible = planning.best.fits;
 	filled.limited = planning.seek.limited || planning.few.limited;
-	filled.memory_bytes = (uint64_t)planning.best.limit;
+	/* A budget as given: the largest are not exact in a double. */
+	filled.memory_bytes =
+		opts.mode == SPW_PLAN_BUDGET ? opts.memory_bytes : (uint64_t)planning.best.limit;
 	spw_plan__set_result(result, &filled);
 	close_planning(&planning);
 	return 0;

@@ -569,6 +569,15 @@ CASE(no_worse_than_without)
 	}
 }
 
+/* The budget is returned as it was given, however large. */
+CASE(largest_budget)
+{
+	two_scopes();
+	plan(SPW_PLAN_BUDGET, UINT64_MAX);
+	assert_true(world.result.feasible);
+	assert_true(world.result.memory_bytes == UINT64_MAX);
+}
+
 /* Where compute does not wait for room it is the simulation of a step without scopes. */
 CASE(unthrottled)
 {
