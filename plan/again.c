@@ -262,7 +262,8 @@ static void lay_again(struct laying *laying, double ns, uint32_t s)
 		uint32_t i = again->members[k];
 		double after_ns = again->base.pack_ns[i] - (double)scope->enter_ns;
 
-		if (!again->giving[i] || again->gone[i])
+		/* What stays, as the input of another scope, is there. */
+		if (!spw_plan__again_gives(again, i) || again->gone[i])
 			continue;
 		if (after_ns < 0)
 			after_ns = 0;

@@ -3,10 +3,13 @@
 #include <spillway/plan.h>
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "plan/internal.h"
 #include "util/util.h"
+
+static _Thread_local char broken[256]; /* what did not hold first in this call; "": all holds */
 
 void spw_plan_opts_init(struct spw_plan_opts *opts, size_t size)
 {
@@ -32,7 +35,8 @@ void spw_plan__fill_result(struct spw_plan_result *result, const struct plan_wor
 	double last_ns = work->event_count > 0 ? work->events[work->event_count - 1].ns : 0;
 	bool forever = outcome->forever || outcome->stall_ns >= PLAN_LONGEST_NS;
 
-	SPW_ASSERT(!outcome->abandoned && outcome->peak >= 0);
+	if (!PLAN_HOLDS(!outcome->abandoned && outcome->peak >= 0))
+		return;
 	result->peak_bytes = (uint64_t)outcome->peak;
 	result->peak_keep_all_bytes = (uint64_t)work->keep_all_peak;
 	result->bytes_written = (uint64_t)outcome->written;
@@ -48,10 +52,27 @@ void spw_plan__fill_result(struct spw_plan_result *result, const struct plan_wor
 		result->tensors_spilled += spill[i];
 }
 
+bool spw_plan__broken(const char *condition, const char *file, int line)
+{
+	if (broken[0] == '\0')
+		(void)snprintf(broken, sizeof(broken), "%s:%d: %s", file, line, condition);
+	return false;
+}
+
+int spw_plan__check_whole(void)
+{
+	return broken[0] == '\0' ? 0
+				 : spw_error(-ENOTRECOVERABLE,
+					     "plan: a fault of the planner, please report it: "
+					     "%s does not hold",
+					     broken);
+}
+
 int spw_plan__check_arguments(const struct spw_plan_step *step,
 			      const struct spw_plan_drives *drives, const void *choices,
 			      const struct spw_plan_result *result)
 {
+	broken[0] = '\0';
 	if (!step || !drives || !result || (step->count > 0 && !choices))
 		return spw_error(-EINVAL, "plan: step, drives, choices and result must be given");
 	if (result->size < sizeof(result->size))

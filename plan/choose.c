@@ -120,7 +120,7 @@ static bool consider(struct search *search, double memory)
 					       : !stalls(&outcome);
 	if (!is_better(search, &outcome, feasible))
 		return false;
-	SPW_ASSERT(outcome.written <= search->written_max && !(feasible && outcome.forever));
+	(void)PLAN_HOLDS(outcome.written <= search->written_max && !(feasible && outcome.forever));
 	search->best->feasible = feasible;
 	search->best->outcome = outcome;
 	search->best->memory = memory;

@@ -142,7 +142,7 @@ static void explain_scope(struct explaining *explaining, uint32_t s, struct spw_
 		    is_better(&reason->ways[way], next))
 			reason->next = way;
 	}
-	SPW_ASSERT(reason->next != reason->way && reason->ways[reason->way].possible);
+	(void)PLAN_HOLDS(reason->next != reason->way && reason->ways[reason->way].possible);
 }
 
 int spw_plan_explain(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
@@ -169,6 +169,8 @@ int spw_plan_explain(const struct spw_plan_step *step, const struct spw_plan_dri
 	}
 	for (uint32_t s = 0; s < scopes.count && !rc; s++)
 		explain_scope(&explaining, s, &reasons[s]);
+	if (!rc)
+		rc = spw_plan__check_whole();
 	free(explaining.memory);
 	spw_plan__again_close(&explaining.again);
 	return rc;

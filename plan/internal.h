@@ -314,6 +314,16 @@ void spw_plan__groups_close(struct plan_groups *groups);
 
 /* ---- call.c ---- */
 
+/*
+ * For what must hold of sums, times and states, whatever the step. Where it does not, the call
+ * fails, and training goes on without a plan; the bounds of arrays are asserted instead.
+ */
+#define PLAN_HOLDS(condition) \
+	(likely(condition) || spw_plan__broken(#condition, __FILE__, __LINE__))
+bool spw_plan__broken(const char *condition, const char *file, int line);
+/* Return: 0: all has held since this call's arguments were checked; -ENOTRECOVERABLE. */
+int spw_plan__check_whole(void);
+
 int spw_plan__check_arguments(const struct spw_plan_step *step,
 			      const struct spw_plan_drives *drives, const void *choices,
 			      const struct spw_plan_result *result);

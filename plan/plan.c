@@ -98,11 +98,13 @@ int spw_plan(const struct spw_plan_step *step, const struct spw_plan_drives *dri
 	filled.memory_bytes = opts.mode == SPW_PLAN_BUDGET && found.feasible
 				      ? opts.memory_bytes
 				      : (uint64_t)found.memory;
-	spw_plan__set_result(result, &filled);
-	for (uint32_t i = 0; i < step->count; i++)
+	rc = spw_plan__check_whole();
+	if (rc == 0)
+		spw_plan__set_result(result, &filled);
+	for (uint32_t i = 0; i < step->count && rc == 0; i++)
 		choices[i] = found.spill[i] ? SPW_PLAN_SPILL : SPW_PLAN_KEEP;
 	spw_plan__again_close(&again);
-	return 0;
+	return rc;
 }
 
 int spw_plan_simulate(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
@@ -131,7 +133,9 @@ int spw_plan_simulate(const struct spw_plan_step *step, const struct spw_plan_dr
 	filled.feasible = outcome.peak <= (double)memory_bytes;
 	filled.memory_bytes = memory_bytes;
 	filled.points = (uint32_t)profile.count;
-	spw_plan__set_result(result, &filled);
+	rc = spw_plan__check_whole();
+	if (rc == 0)
+		spw_plan__set_result(result, &filled);
 	spw_plan__again_close(&again);
-	return 0;
+	return rc;
 }

@@ -111,7 +111,7 @@ struct planning {
 
 static void keep_best(struct best *best, const struct plan_seek *seek)
 {
-	SPW_ASSERT(seek->best_ns < INFINITY);
+	(void)PLAN_HOLDS(seek->best_ns < INFINITY);
 	memcpy(best->again, seek->again_best, seek->again->scopes->count);
 	memcpy(best->spill, seek->spill_best, seek->again->step->count);
 	best->limit = seek->limit;
@@ -312,7 +312,7 @@ static void set_choices(struct planning *planning, enum spw_plan_choice choices[
 
 	spw_plan__again_set(again, best->again);
 	spw_plan__again_simulate(again, best->spill, best->limit, NULL, NULL, &outcome);
-	SPW_ASSERT(is_same(&outcome, &best->outcome));
+	(void)PLAN_HOLDS(is_same(&outcome, &best->outcome));
 	spw_plan__fill_result(filled, &again->base, again->compute_ns + again->again_ns,
 			      &best->outcome, best->spill);
 	for (uint32_t i = 0; i < again->step->count; i++) {
@@ -368,9 +368,11 @@ int spw_plan_scopes(const struct spw_plan_step *step, const struct spw_plan_driv
 	/* A budget as given: the largest are not exact in a double. */
 	filled.memory_bytes =
 		opts.mode == SPW_PLAN_BUDGET ? opts.memory_bytes : (uint64_t)planning.best.limit;
-	spw_plan__set_result(result, &filled);
+	rc = spw_plan__check_whole();
+	if (rc == 0)
+		spw_plan__set_result(result, &filled);
 	close_planning(&planning);
-	return 0;
+	return rc;
 }
 
 int spw_plan_scopes_simulate(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
@@ -414,7 +416,9 @@ int spw_plan_scopes_simulate(const struct spw_plan_step *step, const struct spw_
 		filled.memory_bytes = memory_bytes;
 		filled.points = (uint32_t)profile.count;
 		filled.spans = (uint32_t)spans.count;
-		spw_plan__set_result(result, &filled);
+		rc = spw_plan__check_whole();
+		if (rc == 0)
+			spw_plan__set_result(result, &filled);
 	}
 	spw_plan__again_close(&again);
 	return rc;

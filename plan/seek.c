@@ -97,8 +97,9 @@ static bool is_possible(const struct plan_seek *seek, const uint8_t *spill)
 
 static void take_trial(struct plan_seek *seek, const struct plan_outcome *outcome, double ns)
 {
-	SPW_ASSERT(!outcome->abandoned && !outcome->forever && ns >= seek->again->compute_ns);
-	SPW_ASSERT(outcome->written <= seek->written_max && is_possible(seek, seek->spill_trial));
+	(void)PLAN_HOLDS(!outcome->abandoned && !outcome->forever && ns >= seek->again->compute_ns);
+	(void)PLAN_HOLDS(outcome->written <= seek->written_max &&
+			 is_possible(seek, seek->spill_trial));
 	seek->best_ns = ns;
 	seek->best = *outcome;
 	memcpy(seek->again_best, seek->again_trial, seek->again->scopes->count);
@@ -116,7 +117,7 @@ static bool accept(struct plan_seek *seek, const struct plan_outcome *outcome, d
 	}
 	if (!is_better(seek, outcome, fits, ns))
 		return false;
-	SPW_ASSERT(fits || !seek->fits);
+	(void)PLAN_HOLDS(fits || !seek->fits);
 	take_trial(seek, outcome, ns);
 	seek->fits = fits;
 	return true;
@@ -433,7 +434,7 @@ void spw_plan__seek_spare(struct plan_seek *seek, uint32_t tries)
 {
 	struct plan_bounds bounds = {.peak = seek->limit + PLAN_TOLERANCE_BYTES};
 
-	SPW_ASSERT(seek->fits && seek->best_ns <= seek->enough_ns + PLAN_TOLERANCE_NS);
+	(void)PLAN_HOLDS(seek->fits && seek->best_ns <= seek->enough_ns + PLAN_TOLERANCE_NS);
 	for (uint32_t s = 0; s < seek->again->scopes->count && tries > 0; s++) {
 		struct plan_outcome outcome;
 		double least_ns;

@@ -105,6 +105,14 @@ static struct channel channel_of(const struct plan_transfers *transfers, double 
 
 /* ---- Accounts ---- */
 
+/* A simulation in which something does not hold ends at once. */
+static bool holds(struct simulation *sim, bool condition)
+{
+	if (unlikely(!condition))
+		sim->outcome->abandoned = true;
+	return condition;
+}
+
 static bool is_account(const struct simulation *sim, double bytes)
 {
 	return bytes >= sim->least_bytes;
@@ -113,13 +121,13 @@ static bool is_account(const struct simulation *sim, double bytes)
 static void unstage(struct simulation *sim, uint32_t i)
 {
 	sim->staged -= sim->work->bytes[i];
-	SPW_ASSERT(is_account(sim, sim->staged));
+	(void)holds(sim, PLAN_HOLDS(is_account(sim, sim->staged)));
 }
 
 static void leave(struct simulation *sim, uint32_t i)
 {
 	sim->leaving -= sim->work->bytes[i];
-	SPW_ASSERT(is_account(sim, sim->leaving));
+	(void)holds(sim, PLAN_HOLDS(is_account(sim, sim->leaving)));
 }
 
 /* ---- The drives ---- */
@@ -141,7 +149,7 @@ static double served_ns(const struct channel *channel)
 /* @bytes: to be moved by the drives; 0: it is only copied. */
 static void begin_service(struct simulation *sim, struct channel *channel, uint32_t i, double bytes)
 {
-	SPW_ASSERT(!is_busy(channel));
+	(void)holds(sim, PLAN_HOLDS(!is_busy(channel)));
 	channel->order[channel->begun++] = i;
 	channel->remaining = bytes;
 	channel->since_ns = channel->begun_ns = sim->now_ns;
@@ -220,7 +228,7 @@ static void change_memory(struct simulation *sim, double bytes)
 	struct plan_profile *profile = sim->profile;
 
 	sim->bytes += bytes;
-	SPW_ASSERT(is_account(sim, sim->bytes));
+	(void)holds(sim, PLAN_HOLDS(is_account(sim, sim->bytes)));
 	if (sim->bytes > sim->outcome->peak)
 		sim->outcome->peak = sim->bytes;
 	if (!profile || profile->count >= profile->points_max)
@@ -232,7 +240,7 @@ static void change_memory(struct simulation *sim, double bytes)
 /* It stays where it is: in memory. */
 static void forward(struct simulation *sim, uint32_t i)
 {
-	SPW_ASSERT(sim->state[i] == QUEUED || sim->state[i] == WRITING);
+	(void)holds(sim, PLAN_HOLDS(sim->state[i] == QUEUED || sim->state[i] == WRITING));
 	if (sim->state[i] == QUEUED)
 		unstage(sim, i);
 	leave(sim, i);
@@ -260,7 +268,7 @@ static void begin_read(struct simulation *sim, uint32_t i)
 	double bytes = sim->work->bytes[i];
 	bool staged = is_staged(sim->state[i]);
 
-	SPW_ASSERT(sim->spill[i] && (staged || sim->state[i] == STORED));
+	(void)holds(sim, PLAN_HOLDS(sim->spill[i] && (staged || sim->state[i] == STORED)));
 	if (sim->state[i] == STAGED)
 		unstage(sim, i);
 	*(staged ? &sim->outcome->forwarded : &sim->outcome->read) += bytes;
@@ -449,7 +457,8 @@ static void pack(struct simulation *sim, uint32_t i)
 {
 	double bytes = sim->work->bytes[i];
 
-	SPW_ASSERT(sim->state[i] == ABSENT);
+	if (!holds(sim, PLAN_HOLDS(sim->state[i] == ABSENT)))
+		return;
 	change_memory(sim, bytes);
 	if (sim->held->packed_ns)
 		sim->held->packed_ns[i] = whole_ns(sim->now_ns);
@@ -469,7 +478,8 @@ static void pack(struct simulation *sim, uint32_t i)
 /* Return: false: compute waits for it. */
 static bool use(struct simulation *sim, uint32_t i)
 {
-	SPW_ASSERT(sim->state[i] != ABSENT && sim->state[i] != GONE);
+	if (!holds(sim, PLAN_HOLDS(sim->state[i] != ABSENT && sim->state[i] != GONE)))
+		return true;
 	if (sim->state[i] == STORED || sim->state[i] == READING || is_staged(sim->state[i])) {
 		sim->awaited = i;
 		return false;
@@ -483,7 +493,8 @@ static void release(struct simulation *sim, uint32_t i)
 {
 	enum state state = sim->state[i];
 
-	SPW_ASSERT(state != ABSENT && state != READING && state != GONE);
+	if (!holds(sim, PLAN_HOLDS(state != ABSENT && state != READING && state != GONE)))
+		return;
 	if (state == QUEUED || state == STAGED)
 		unstage(sim, i);
 	if (state == QUEUED && !sim->in_flight[i])
@@ -502,7 +513,7 @@ static void end_reads(struct simulation *sim)
 
 	for (; read->ended < read->served && read->end_ns[read->ended] <= sim->now_ns + TIE_NS;
 	     read->ended++) {
-		SPW_ASSERT(sim->state[read->order[read->ended]] == READING);
+		(void)holds(sim, PLAN_HOLDS(sim->state[read->order[read->ended]] == READING));
 		sim->state[read->order[read->ended]] = RESIDENT;
 	}
 }
@@ -532,7 +543,7 @@ static void compute(struct simulation *sim)
 {
 	const struct plan_event *event = &sim->work->events[sim->event];
 
-	SPW_ASSERT(sim->now_ns + TIE_NS >= event->ns);
+	(void)holds(sim, PLAN_HOLDS(sim->now_ns + TIE_NS >= event->ns));
 	end_writes(sim);
 	end_reads(sim);
 	if (sim->held->throttled && event->kind == PLAN_PACK) {
@@ -564,7 +575,7 @@ static void catch_up(struct simulation *sim)
 
 	add_span(sim, SPW_PLAN_SPAN_WAIT, sim->work->events[sim->event].tensor,
 		 planned_ns + sim->behind_ns);
-	SPW_ASSERT(sim->now_ns - planned_ns + TIE_NS >= sim->behind_ns);
+	(void)holds(sim, PLAN_HOLDS(sim->now_ns - planned_ns + TIE_NS >= sim->behind_ns));
 	sim->behind_ns = sim->now_ns - planned_ns;
 }
 
@@ -573,7 +584,7 @@ static void read_ended(struct simulation *sim)
 {
 	uint32_t i = sim->read.order[sim->read.ended++];
 
-	SPW_ASSERT(sim->state[i] == READING && sim->awaited != NO_TENSOR);
+	(void)holds(sim, PLAN_HOLDS(sim->state[i] == READING && sim->awaited != NO_TENSOR));
 	sim->state[i] = RESIDENT;
 	if (sim->awaited != i)
 		return;
@@ -636,7 +647,7 @@ static double flows_ns(const struct simulation *sim, uint32_t *which)
 
 static void flow_ended(struct simulation *sim, uint32_t flow)
 {
-	SPW_ASSERT(sim->held->flow_end_ns[flow] < PLAN_NEVER_NS);
+	(void)holds(sim, PLAN_HOLDS(sim->held->flow_end_ns[flow] < PLAN_NEVER_NS));
 	sim->held->flow_end_ns[flow] = PLAN_NEVER_NS;
 	sim->left += sim->held->flows[flow].share;
 	sim->other_rates = true;
@@ -751,13 +762,14 @@ static void run(struct simulation *sim, const struct plan_bounds *bounds)
 		prefetch(sim);
 		if (sim->other_rates)
 			share_drives(sim);
-		outcome->abandoned = is_abandoned(sim, bounds);
+		outcome->abandoned = outcome->abandoned || is_abandoned(sim, bounds);
 	}
 	outcome->forever = sim->event < work->event_count && !outcome->abandoned;
 	outcome->stall_ns = sim->behind_ns;
 	/* What has been released is in memory only while it is being written, or copied. */
-	SPW_ASSERT(sim->event < work->event_count || is_account(sim, sim->leaving - sim->bytes));
-	SPW_ASSERT(is_account(sim, outcome->written - outcome->read));
+	(void)holds(sim, PLAN_HOLDS(sim->event < work->event_count ||
+				    is_account(sim, sim->leaving - sim->bytes)));
+	(void)holds(sim, PLAN_HOLDS(is_account(sim, outcome->written - outcome->read)));
 }
 
 static void expect_memory(const struct plan_work *work, const uint8_t *spill,

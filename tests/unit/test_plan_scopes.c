@@ -12,6 +12,7 @@
 
 #include <spillway/plan.h>
 
+#include "plan/internal.h"
 #include "util/util.h"
 
 #define SCOPES_MAX  10u
@@ -228,6 +229,24 @@ CASE(an_input_stays)
 	/* Nothing is left to give up in the first. */
 	assert_int_equal(world.result.again_ns, 10 * MS);
 	assert_int_equal(world.result.peak_bytes, 22 * MIB);
+}
+
+/* It is not saved a second time where its own scope is recomputed for other tensors. */
+CASE(an_input_of_a_scope_that_is_recomputed)
+{
+	two_scopes();
+	world.own[1].input = 1;
+	world.tensors[4] = (struct spw_plan_tensor){.bytes = 20 * MIB,
+						    .pack_ns = 15 * MS,
+						    .use_ns = 90 * MS,
+						    .release_ns = 91 * MS,
+						    .users = 1};
+	world.step.count = 5;
+	world.choices[3] = world.choices[4] = SPW_PLAN_AGAIN;
+	(void)simulate(UNLIMITED);
+	assert_int_equal(world.result.again_ns, 20 * MS);
+	assert_int_equal(world.result.peak_bytes, 31 * MIB);
+	assert_int_equal(world.points[world.result.points - 1].bytes, 0);
 }
 
 /* An input that is not saved is in memory only if its scope is recomputed, until that is over. */
@@ -713,6 +732,19 @@ static int set_up(void **state)
 	if (getenv("SPW_SEED"))
 		figures_seed = seed;
 	return 0;
+}
+
+/* Training goes on without a plan: the call fails, and says what to report. */
+CASE(a_fault_of_the_planner_is_an_error)
+{
+	two_scopes();
+	assert_ok(spw_plan__check_whole());
+	assert_false(PLAN_HOLDS(world.step.count == 0));
+	assert_int_equal(spw_plan__check_whole(), -ENOTRECOVERABLE);
+	assert_non_null(strstr(spw_last_error(), "world.step.count == 0 does not hold"));
+	assert_non_null(strstr(spw_last_error(), "test_plan_scopes.c"));
+	(void)simulate(UNLIMITED);
+	assert_ok(spw_plan__check_whole());
 }
 
 RUN_CASES(set_up, NULL)
