@@ -156,7 +156,7 @@ expect_equal 1 "$(grep -c 'there is no such file' "$OUTPUT")" "times that it is 
 expect_exit 2 "$SPILLWAY" format --partitions 1000 "$one"
 expect_output "--partitions=1000: 1 to 256"
 expect_exit 2 "$SPILLWAY" format --chunk 1T "$one"
-expect_output "1 TiB is none; a power of two from 64 KiB to 64 MiB"
+expect_output "1 TiB is not a chunk size: a power of two from 64 KiB to 64 MiB"
 expect_exit 2 "$SPILLWAY" run nosuchprogram
 expect_output "two dashes come before the program: -- nosuchprogram"
 expect_exit 1 "$SPILLWAY" bench --level=store --filename="$TEST_TMP/nope" --rw=write --size=1m

@@ -140,5 +140,5 @@ wait "$trainer" || true
 begin "addresses that are not valid"
 for address in 127.0.0.1 localhost:9755 127.0.0.1: :9755 127.0.0.1:99999999 127.0.0.1:65536 127.0.0.1:99999 127.0.0.1:-1 127.0.0.1:1x "[::1]" 300.0.0.1:80; do
     expect_exit 1 "$SPILLWAY" export --listen "$address"
-    expect_output "no address and port (up to 65535) in numbers"
+    expect_output "not a numeric address and port (up to 65535)"
 done
