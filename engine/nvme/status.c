@@ -12,7 +12,7 @@ struct status {
 	const char *name;
 };
 
-/* By code. The errno is the kernel block layer's, so that passthrough fails as it does. */
+/* Sorted by code. The errno is the kernel block layer's, so that passthrough fails as it does. */
 static const struct status statuses[] = {
 	/* Generic */
 	{0x000, 0, "Successful Completion"},

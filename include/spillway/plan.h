@@ -117,9 +117,9 @@ struct spw_plan_result {
 	uint64_t peak_keep_all_bytes; /* the same if nothing is spilled */
 	/* the memory that prefetches may fill: for the cache, and for spw_plan_simulate() */
 	uint64_t memory_bytes;
-	/* time that the backward pass waits for reads; SPW_PLAN_STALL_FOREVER */
+	/* that the backward pass waits for reads; SPW_PLAN_STALL_FOREVER if one never ends */
 	uint64_t stall_ns;
-	uint64_t wall_ns; /* of the step: compute and stall */
+	uint64_t wall_ns; /* the step takes this long: compute and stall */
 	uint64_t bytes_written, bytes_read;
 	/* marked to be spilled, but used while still in memory, or while being written */
 	uint64_t bytes_forwarded;

@@ -45,7 +45,7 @@ static json_t *histogram_json(const struct spw_histogram *histogram)
 	return object;
 }
 
-/* fio's bandwidth samples are KiB/s; bw_agg is their share of all jobs of the report. */
+/* As in fio: samples of the bandwidth are KiB/s; bw_agg is a percentage of all jobs. */
 static void set_samples(json_t *object, const struct bench_direction_stats *stats,
 			double bandwidth_all)
 {

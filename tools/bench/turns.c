@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/turns.c - what workers have to do with one another: waiting, ending, flows */
+/* tools/bench/turns.c - what workers have to do with one another: waiting, ending, flow= */
 #include "tools/bench/bench.h"
 
 #include <errno.h>
