@@ -4,8 +4,9 @@
 with SPW_SEED."""
 import array
 import ctypes
-import math
+import dataclasses
 import inspect
+import math
 import os
 import random
 
@@ -115,9 +116,13 @@ def test_options_of_a_cache(store, dice):
 
 
 def numbers_of(function):
-    """The parameters that are numbers."""
-    return [name for name, parameter in inspect.signature(function).parameters.items()
-            if parameter.annotation in ("int", "Size", "Optional[int]", "Optional[Size]")]
+    """The parameters that are numbers. Sizes may be given as keywords of offload(), too."""
+    parameters = inspect.signature(function).parameters
+    names = [field.name for field in dataclasses.fields(spillway.torch.Sizes)]
+    return (names if "sizes" in parameters else []) + [
+        name for name, parameter in parameters.items()
+        if parameter.kind is not parameter.VAR_KEYWORD
+        and parameter.annotation in ("int", "Size", "Optional[int]", "Optional[Size]")]
 
 
 def test_every_number_is_checked(folder):
