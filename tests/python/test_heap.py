@@ -114,11 +114,12 @@ for mode in "plain", "observe", "spill", "budget", "fastest":
     print(mode, int(os.read(read, 99) or 0), os.wait()[1])
 """
 ARENA = 32 * MIB
+TABLES = 24 * MIB  # of store, cache and rings
 
 
 @pytest.mark.skipif(heap.why_not() is not None, reason=f"{heap.why_not()}")
 @pytest.mark.parametrize("model", ["few large", "many", "many small", "nothing"])
-def test_memory_of_the_process_rises_by_no_more_than_the_arena(formatted, model):
+def test_memory_of_the_process_rises_by_no_more_than_the_store_has(formatted, model):
     done = run_python("-c", f"ARENA = {ARENA}\n{GROW}", model, *formatted)
     assert done.returncode == 0, done.stderr
     rises = {}
@@ -128,7 +129,8 @@ def test_memory_of_the_process_rises_by_no_more_than_the_arena(formatted, model)
     plain = rises.pop("plain")
     assert plain > 0 and len(rises) == 4
     for mode, rise in rises.items():
-        most = 8 * MIB if mode == "observe" else ARENA
+        # What is spilled uses the arena, as much as drives that others use as well make it.
+        most = 8 * MIB if mode == "observe" else ARENA + (TABLES if model != "nothing" else 0)
         assert rise - plain <= most, (mode, plain // MIB, rise // MIB)
 
 
