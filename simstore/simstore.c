@@ -11,7 +11,7 @@
 #include "util/util.h"
 
 #define NEVER_NS     1e300
-#define MEMORY_ALIGN 64
+#define MEMORY_ALIGN 4096 /* that of the store's */
 
 /* Stores that are timed have one time, and the same drives. */
 static struct {

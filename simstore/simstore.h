@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * simstore/simstore.h - a store in memory under the cache, for replays and for the cache's
+ * simstore/simstore.h - a store in memory under the cache or a state, for replays and for their
  * tests
  *
  * A cache that is opened with simstore_ports (tensor/ports.h) uses it as its store. It is either

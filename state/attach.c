@@ -23,7 +23,7 @@ static uint64_t room_of_pairs(const struct spw_state *state, uint32_t drives)
 	for (unsigned i = 0; i < drives; i++) {
 		struct spw_drive_stats drive = {.capacity_bytes = 0};
 
-		(void)spw_store_drive_stats(state->store, i, &drive, sizeof(drive));
+		(void)state->ports->drive_stats(state->store, i, &drive, sizeof(drive));
 		sum_bytes += drive.capacity_bytes;
 		largest_bytes = SPW_MAX(largest_bytes, drive.capacity_bytes);
 	}
@@ -37,13 +37,13 @@ static uint64_t room_of_pairs(const struct spw_state *state, uint32_t drives)
  */
 static int check_room(const struct spw_state *state)
 {
-	uint64_t chunk_bytes = spw_store_chunk_bytes(state->store);
+	uint64_t chunk_bytes = state->ports->chunk_bytes(state->store);
 	uint64_t records_bytes = 0, transient_bytes = 0, needed_bytes, room_bytes;
 	struct spw_store_stats stats;
 	uint64_t description_bytes = spw_state__manifest_bytes(0) + state->entries_bytes;
 	bool pairs;
 
-	spw_store_stats(state->store, &stats, sizeof(stats));
+	state->ports->stats(state->store, &stats, sizeof(stats));
 	pairs = state->opts.copies == 2 && stats.drives_missing == 0 && stats.drives_retired == 0;
 	room_bytes = pairs ? room_of_pairs(state, stats.drives) : stats.capacity_bytes;
 	for (uint32_t i = 0; i < state->count.records; i++) {
@@ -163,7 +163,7 @@ static int take_up(struct spw_state *state, const struct state_set *set)
 static int attach(struct spw_state *state)
 {
 	struct state_set set;
-	int rc = spw_state__set_read(state->store, &set);
+	int rc = spw_state__set_read(state->store, state->ports, &set);
 
 	if (rc == 0)
 		rc = take_up(state, &set);

@@ -157,8 +157,9 @@ int spw_state_commit(struct spw_state *state, uint64_t number, const void *extra
 	if (rc == 0)
 		rc = describe(state, extra, extra_len, &description);
 	if (rc == 0)
-		rc = spw_store_commit(state->store, description.objects, description.object_count,
-				      number, description.bytes, description.len_bytes, flags);
+		rc = state->ports->commit(state->store, description.objects,
+					  description.object_count, number, description.bytes,
+					  description.len_bytes, flags);
 	free(description.bytes);
 	free(description.objects);
 	state->count.commits += rc == 0;
@@ -172,5 +173,5 @@ int spw_state_commit_release(struct spw_state *state)
 {
 	int rc = spw_state__enter_attached(state);
 
-	return rc ? rc : spw_store_commit_release(state->store);
+	return rc ? rc : state->ports->commit_release(state->store);
 }

@@ -9,7 +9,7 @@
 int spw_state_committed_count(struct spw_store *store)
 {
 	struct state_set set;
-	int rc = spw_state__set_read(store, &set);
+	int rc = spw_state__set_read(store, &spw_state__ports_real, &set);
 
 	if (rc == 0)
 		rc = (int)set.manifest.records;
@@ -17,14 +17,14 @@ int spw_state_committed_count(struct spw_store *store)
 	return rc;
 }
 
-int spw_state_committed(struct spw_store *store,
-			int (*each)(void *context, const char *name, uint64_t len,
-				    const void *shape, size_t shape_len, spw_object object),
-			void *context)
+int spw_state__committed_with(struct spw_store *store, const struct spw_state_ports *ports,
+			      int (*each)(void *context, const char *name, uint64_t len,
+					  const void *shape, size_t shape_len, spw_object object),
+			      void *context)
 {
 	struct state_set set;
 	struct spw_state_entry entry;
-	int rc = spw_state__set_read(store, &set);
+	int rc = spw_state__set_read(store, ports, &set);
 
 	while (rc == 0 && spw_state__manifest_next(&set.manifest, &entry)) {
 		char name[SPW_STATE_NAME_BYTES_MAX + 1];
@@ -40,10 +40,18 @@ int spw_state_committed(struct spw_store *store,
 	return rc;
 }
 
+int spw_state_committed(struct spw_store *store,
+			int (*each)(void *context, const char *name, uint64_t len,
+				    const void *shape, size_t shape_len, spw_object object),
+			void *context)
+{
+	return spw_state__committed_with(store, &spw_state__ports_real, each, context);
+}
+
 int spw_state_committed_extra(struct spw_store *store, void *extra, size_t *len)
 {
 	struct state_set set;
-	int rc = spw_state__set_read(store, &set);
+	int rc = spw_state__set_read(store, &spw_state__ports_real, &set);
 
 	if (rc == 0)
 		rc = spw_state__extra_copy(set.manifest.extra, set.manifest.extra_len, extra, len);

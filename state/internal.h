@@ -35,6 +35,7 @@
 #include <spillway/state.h>
 #include <spillway/store.h>
 
+#include "state/ports.h"
 #include "state/share.h"
 #include "util/probes.h"
 #include "util/util.h"
@@ -94,6 +95,7 @@ struct failure {
 
 struct spw_state {
 	struct spw_store *store;
+	const struct spw_state_ports *ports; /* that know the store */
 	struct spw_state_opts opts;
 	pid_t process; /* whose it is: a child of fork(2) has no part in it */
 	bool attached;

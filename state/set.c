@@ -13,7 +13,8 @@ static int no_memory(void)
 	return spw_error(-ENOMEM, "no memory for what is committed");
 }
 
-static int read_manifest(struct spw_store *store, struct state_set *set)
+static int read_manifest(struct spw_store *store, const struct spw_state_ports *ports,
+			 struct state_set *set)
 {
 	const char *why;
 	int rc;
@@ -21,7 +22,7 @@ static int read_manifest(struct spw_store *store, struct state_set *set)
 	set->bytes = malloc(SPW_MAX(set->info.record_bytes, 1u));
 	if (!set->bytes)
 		return no_memory();
-	rc = spw_store_committed_record(store, set->bytes, set->info.record_bytes);
+	rc = ports->committed_record(store, set->bytes, set->info.record_bytes);
 	if (rc)
 		return rc;
 	rc = spw_state__manifest_decode(set->bytes, set->info.record_bytes, &set->manifest, &why);
@@ -36,7 +37,8 @@ static int read_manifest(struct spw_store *store, struct state_set *set)
 	return rc;
 }
 
-static int read_objects(struct spw_store *store, struct state_set *set)
+static int read_objects(struct spw_store *store, const struct spw_state_ports *ports,
+			struct state_set *set)
 {
 	size_t count = SPW_MAX(set->info.objects, 1u);
 
@@ -46,20 +48,21 @@ static int read_objects(struct spw_store *store, struct state_set *set)
 		return no_memory();
 	if (set->info.objects == 0)
 		return 0;
-	return spw_store_committed_objects(store, set->objects, set->lens, set->info.objects);
+	return ports->committed_objects(store, set->objects, set->lens, set->info.objects);
 }
 
 /*
  * Objects that were freed since are those of a commit before the last, or of a state that
  * was closed. Nothing is read: beyond the end of an object there are no bytes.
  */
-static int check_objects(struct spw_store *store, const struct state_set *set)
+static int check_objects(struct spw_store *store, const struct spw_state_ports *ports,
+			 const struct state_set *set)
 {
 	for (uint32_t i = 0; i < set->info.objects; i++) {
 		struct spw_request *request;
 		uint8_t byte;
-		int rc = spw_store_get(store, set->objects[i], set->lens[i], &byte, 1, SPW_PREFETCH,
-				       NULL, &request);
+		int rc = ports->get(store, set->objects[i], set->lens[i], &byte, 1, SPW_PREFETCH,
+				    NULL, &request);
 
 		if (rc == -ENOENT)
 			return spw_error(-EALREADY,
@@ -89,18 +92,19 @@ static int check_lens(const struct state_set *set)
 	return 0;
 }
 
-int spw_state__set_read(struct spw_store *store, struct state_set *set)
+int spw_state__set_read(struct spw_store *store, const struct spw_state_ports *ports,
+			struct state_set *set)
 {
 	int rc;
 
 	memset(set, 0, sizeof(*set));
-	rc = spw_store_committed(store, &set->info, sizeof(set->info));
+	rc = ports->committed(store, &set->info, sizeof(set->info));
 	if (rc == 0)
-		rc = read_manifest(store, set);
+		rc = read_manifest(store, ports, set);
 	if (rc == 0)
-		rc = read_objects(store, set);
+		rc = read_objects(store, ports, set);
 	if (rc == 0)
-		rc = check_objects(store, set);
+		rc = check_objects(store, ports, set);
 	return rc ? rc : check_lens(set);
 }
 

@@ -3,9 +3,8 @@
 #ifndef SPW_STATE_SET_H
 #define SPW_STATE_SET_H
 
-#include <spillway/store.h>
-
 #include "state/manifest.h"
+#include "state/ports.h"
 
 struct state_set {
 	struct spw_commit_info info;
@@ -22,7 +21,8 @@ struct state_set {
  * Return: 0; -ENODATA nothing is committed; -EALREADY its objects were dropped; -EUCLEAN it is not
  * a state's; -EPROTONOSUPPORT a newer version's; -ENOMEM.
  */
-int spw_state__set_read(struct spw_store *store, struct state_set *set);
+int spw_state__set_read(struct spw_store *store, const struct spw_state_ports *ports,
+			struct state_set *set);
 void spw_state__set_free(struct state_set *set);
 
 /* As spw_state_extra() gives them. Return: 0; -ERANGE. */

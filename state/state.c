@@ -25,13 +25,14 @@ void spw_state_opts_init(struct spw_state_opts *opts, size_t size)
 
 /* ---- Open and close ---- */
 
-static int check_copies(struct spw_store *store, uint32_t copies)
+static int check_copies(const struct spw_state *state)
 {
+	uint32_t copies = state->opts.copies;
 	struct spw_store_stats stats;
 
 	if (copies < 1 || copies > 2)
 		return spw_error(-EINVAL, "copies is %u: it must be 1 or 2", copies);
-	spw_store_stats(store, &stats, sizeof(stats));
+	state->ports->stats(state->store, &stats, sizeof(stats));
 	if (stats.drives + stats.drives_missing < copies)
 		return spw_error(-EINVAL,
 				 "copies is 2, and the store has one drive: each copy needs its "
@@ -63,13 +64,13 @@ static int check_opts(const struct spw_state_opts *opts)
  * drives that have no more of it serve the next. And more where a record is so short that it does
  * not keep all drives busy.
  */
-static uint32_t transfers_of(struct spw_store *store, const struct spw_state *state)
+static uint32_t transfers_of(const struct spw_state *state)
 {
 	struct spw_store_stats stats;
 	uint64_t busy_bytes, transfers;
 
-	spw_store_stats(store, &stats, sizeof(stats));
-	busy_bytes = stats.drives * CHUNKS_IN_FLIGHT * spw_store_chunk_bytes(store);
+	state->ports->stats(state->store, &stats, sizeof(stats));
+	busy_bytes = stats.drives * CHUNKS_IN_FLIGHT * state->ports->chunk_bytes(state->store);
 	transfers =
 		1 + (busy_bytes + state->opts.record_bytes_max - 1) / state->opts.record_bytes_max;
 	transfers = SPW_MAX(transfers, 2u);
@@ -89,8 +90,8 @@ static int get_buffers(struct spw_state *state)
 	if (!state->buffers || !state->buffer_records || !state->buffers_free || !state->wanted)
 		return spw_error(-ENOMEM, "no memory for a state of %u buffers", count);
 	for (uint32_t i = 0; i < count; i++) {
-		int rc = spw_store_alloc(state->store, state->opts.record_bytes_max,
-					 &state->buffers[i]);
+		int rc = state->ports->alloc(state->store, state->opts.record_bytes_max,
+					     &state->buffers[i]);
 
 		if (rc == -ENOBUFS)
 			return spw_error(
@@ -110,8 +111,8 @@ static int get_buffers(struct spw_state *state)
 	return 0;
 }
 
-int spw_state_open(struct spw_store *store, const struct spw_state_opts *opts,
-		   struct spw_state **out)
+int spw_state__open_with(struct spw_store *store, const struct spw_state_opts *opts,
+			 const struct spw_state_ports *ports, struct spw_state **out)
 {
 	struct spw_state *state = calloc(1, sizeof(*state));
 	int rc;
@@ -120,13 +121,14 @@ int spw_state_open(struct spw_store *store, const struct spw_state_opts *opts,
 	if (!state)
 		return spw_error(-ENOMEM, "no memory for a state");
 	state->store = store;
+	state->ports = ports;
 	state->process = getpid();
 	spw_state_opts_init(&state->opts, sizeof(state->opts));
 	if (opts)
 		spw_opts_merge(&state->opts, sizeof(state->opts), opts, opts->size);
 	rc = check_opts(&state->opts);
 	if (rc == 0)
-		rc = check_copies(store, state->opts.copies);
+		rc = check_copies(state);
 	if (rc == 0) {
 		state->count.buffers = state->opts.memory_bytes == 0
 					       ? BUFFERS_MIN
@@ -134,7 +136,7 @@ int spw_state_open(struct spw_store *store, const struct spw_state_opts *opts,
 							    state->opts.record_bytes_max);
 		state->count.memory_bytes = state->count.buffers * state->opts.record_bytes_max;
 		state->share.given = state->opts.device_every;
-		state->transfers_max = transfers_of(store, state);
+		state->transfers_max = transfers_of(state);
 		state->few = SPW_MIN(2 + 2 * state->transfers_max, state->count.buffers);
 		rc = get_buffers(state);
 	}
@@ -144,6 +146,12 @@ int spw_state_open(struct spw_store *store, const struct spw_state_opts *opts,
 	}
 	*out = state;
 	return 0;
+}
+
+int spw_state_open(struct spw_store *store, const struct spw_state_opts *opts,
+		   struct spw_state **out)
+{
+	return spw_state__open_with(store, opts, &spw_state__ports_real, out);
 }
 
 /* What a child of fork(2) has of it, too. */
@@ -173,10 +181,10 @@ void spw_state_close(struct spw_state *state)
 			continue;
 		for (uint32_t i = 0; i < state->count.records; i++)
 			if (state->records[i].object.value && !state->records[i].callers)
-				(void)spw_store_free(state->store, state->records[i].object);
+				(void)state->ports->free(state->store, state->records[i].object);
 		for (uint32_t i = 0; state->buffers && i < state->count.buffers; i++)
 			if (state->buffers[i])
-				spw_store_release(state->store, state->buffers[i]);
+				state->ports->release(state->store, state->buffers[i]);
 	}
 	free_memory(state);
 }

@@ -59,8 +59,8 @@ bool spw_state__transfer_load(struct spw_state *state, uint32_t number, enum spw
 		spw_state__record_become(state, number, RECORD_CLEAN);
 		return true;
 	}
-	rc = spw_store_get(state->store, record->object, 0, record_memory(state, record),
-			   record->len_bytes, cls, NULL, &request);
+	rc = state->ports->get(state->store, record->object, 0, record_memory(state, record),
+			       record->len_bytes, cls, NULL, &request);
 	if (rc) {
 		spw_state__record_put_buffer(state, number);
 		read_failed(state, number, rc);
@@ -77,8 +77,8 @@ bool spw_state__transfer_store(struct spw_state *state, uint32_t number)
 {
 	struct record *record = &state->records[number];
 	struct spw_request *request;
-	int rc = spw_store_put_copies(state->store, record_memory(state, record), record->len_bytes,
-				      state->opts.copies, NULL, &record->object_coming, &request);
+	int rc = state->ports->put(state->store, record_memory(state, record), record->len_bytes,
+				   state->opts.copies, NULL, &record->object_coming, &request);
 
 	SPW_ASSERT(record->state == RECORD_CHANGED); /* STATE-2 */
 	if (rc) {
@@ -96,12 +96,12 @@ void spw_state__transfer_raise(struct spw_state *state, uint32_t number)
 {
 	for (uint32_t i = 0; i < state->request_count; i++)
 		if (state->request_records[i] == number)
-			spw_request_raise(state->requests[i], SPW_URGENT_READ);
+			state->ports->raise(state->requests[i], SPW_URGENT_READ);
 }
 
 void spw_state__transfer_free_object(struct spw_state *state, spw_object object)
 {
-	int rc = object.value ? spw_store_free(state->store, object) : 0;
+	int rc = object.value ? state->ports->free(state->store, object) : 0;
 
 	SPW_ASSERT(rc == 0); /* STATE-4 */
 }
@@ -141,7 +141,7 @@ void spw_state__transfer_reap(struct spw_state *state)
 
 	while (i < state->request_count) {
 		uint32_t number = state->request_records[i];
-		int res = spw_request_test(state->requests[i]);
+		int res = state->ports->test(state->requests[i]);
 
 		if (res == -EINPROGRESS) {
 			i++;
@@ -160,7 +160,7 @@ void spw_state__transfer_reap(struct spw_state *state)
 
 int spw_state__transfer_wait(struct spw_state *state)
 {
-	int rc = spw_request_wait_any(state->requests, state->request_count, -1);
+	int rc = state->ports->wait_any(state->requests, state->request_count, -1);
 
 	if (rc < 0)
 		return rc;

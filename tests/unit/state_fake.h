@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/state_fake.h - a store in memory under a state, one at a time: the functions of
- * spillway/store.h that state/ calls
+ * tests/unit/state_fake.h - the scripted store in memory (simstore/simstore.h) under a state, one at
+ * a time: requests that end by chance, drives that fail, and what is committed
  *
- * Requests end when they are waited for, or when a test asks for one that fake.lazy lets end. A put
- * takes the bytes when it ends, and fails the test if they have changed since it began; a get
- * leaves other bytes in the memory until it ends. Objects are freed once, and never while a request
- * is on them. What is committed survives fake_reopen(), and nothing else.
+ * Requests end when they are waited for, or when a test asks for one that fake.lazy lets end.
+ * Memory must not change meanwhile: that of a put is copied when it begins, that of a get filled
+ * with other bytes until it ends. What is committed survives fake_reopen(), and nothing else.
  */
 #ifndef SPW_TEST_STATE_FAKE_H
 #define SPW_TEST_STATE_FAKE_H
@@ -16,31 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <spillway/state.h>
-
+#include "simstore/simstore.h"
+#include "state/ports.h"
 #include "tests/case.h"
 #include "tests/random.h"
 #include "util/util.h"
 
-#define FAKE_OBJECTS  8192u
-#define FAKE_REQUESTS 128u
-
-struct fake_object {
-	uint8_t *bytes; /* NULL: free */
-	size_t len;
-	unsigned generation, users;
-	bool put; /* has ended well */
-};
-
-struct spw_request {
-	bool used, put;
-	uint32_t object;
-	const uint8_t *from;
-	uint8_t *began; /* of a put: the bytes then */
-	uint8_t *into;
-	size_t len;
-	unsigned age;
-};
+#define COMING 0xA5 /* what a get has in memory until it ends */
 
 struct fake_set {
 	bool there;
@@ -52,19 +33,15 @@ struct fake_set {
 	uint64_t *lens;
 };
 
-struct spw_store {
-	struct fake_object objects[FAKE_OBJECTS];
-	struct spw_request requests[FAKE_REQUESTS];
+static struct {
+	struct spw_store *store;
 	struct fake_set set;
 	spw_object *restored;
 	uint64_t capacity;
 	bool uneven; /* the last drive has three quarters of it, else half */
-	uint32_t drives_missing;
+	uint32_t drives, drives_missing;
 	unsigned copies, flags; /* of the last put, and of the last commit */
-	uint64_t chunk_bytes;
-	unsigned drives;
-	size_t arena_left;
-	unsigned requests_used, requests_used_max, puts, gets, raises, allocated, clock, commits;
+	unsigned requests_used_max, commits;
 	bool kept;
 
 	uint64_t random;
@@ -72,127 +49,80 @@ struct spw_store {
 	unsigned lazy, put_fails, get_fails, put_refused, get_refused;
 	/* of the next requests, then 0: a negative errno of all that end, or are refused at once */
 	int put_error, get_error, put_refusal, get_refusal, commit_error;
-};
+} fake;
 
-static struct spw_store fake;
+static struct spw_state_ports fake_ports; /* its own are at the end, the rest is simstore's */
 
 static inline void fake_open(void)
 {
 	memset(&fake, 0, sizeof(fake));
+	fake_ports.chunk_bytes = simstore_ports.chunk_bytes;
+	fake_ports.alloc = simstore_ports.alloc;
+	fake_ports.release = simstore_ports.release;
+	fake_ports.raise = simstore_ports.raise;
+	fake.store = simstore_open(NULL, 65536);
+	assert_non_null(fake.store);
+	fake.store->wait_for_test = true;
 	fake.capacity = UINT64_C(1) << 40;
-	fake.chunk_bytes = 65536;
 	fake.drives = 4;
-	fake.arena_left = SIZE_MAX;
-}
-
-static inline bool fake_chance(unsigned one_in)
-{
-	return one_in > 0 && random_below(&fake.random, one_in) == 0;
-}
-
-static inline struct fake_object *fake_object(spw_object id)
-{
-	uint32_t index = (uint32_t)id.value;
-	struct fake_object *object;
-
-	if (index >= FAKE_OBJECTS)
-		return NULL;
-	object = &fake.objects[index];
-	return object->bytes && object->generation == id.value >> 32 ? object : NULL;
-}
-
-static inline spw_object fake_new_object(size_t len)
-{
-	for (uint32_t i = 0; i < FAKE_OBJECTS; i++) {
-		struct fake_object *object = &fake.objects[i];
-
-		if (object->bytes)
-			continue;
-		object->bytes = malloc(len);
-		assert_non_null(object->bytes);
-		object->len = len;
-		object->put = false;
-		return (spw_object){(uint64_t)++object->generation << 32 | i};
-	}
-	fail_msg("no object is left");
-	return (spw_object){0};
-}
-
-static inline unsigned fake_objects(void)
-{
-	unsigned count = 0;
-
-	for (uint32_t i = 0; i < FAKE_OBJECTS; i++)
-		count += fake.objects[i].bytes != NULL;
-	return count;
 }
 
 /* ---- Requests ---- */
 
-static inline struct spw_request *fake_begin(bool put, spw_object id, size_t len)
-{
-	for (unsigned i = 0; i < FAKE_REQUESTS; i++) {
-		struct spw_request *request = &fake.requests[i];
-
-		if (request->used)
-			continue;
-		*request = (struct spw_request){.used = true,
-						.put = put,
-						.object = (uint32_t)id.value,
-						.len = len,
-						.age = fake.clock++};
-		fake.objects[request->object].users++;
-		fake.requests_used++;
-		if (fake.requests_used > fake.requests_used_max)
-			fake.requests_used_max = fake.requests_used;
-		return request;
-	}
-	fail_msg("no request is left");
-	return NULL;
-}
-
-static inline int fake_refused(int *once, unsigned one_in)
+/* How it ends, or begins: by a wish of the test, by chance, or well. */
+static inline int fake_result(int *once, unsigned one_in, int error)
 {
 	int rc = *once;
 
 	*once = 0;
-	if (rc == 0 && fake_chance(one_in))
-		rc = -ENOBUFS;
+	return rc || one_in == 0 || random_below(&fake.random, one_in) > 0 ? rc : error;
+}
+
+static inline int fake_refused(int *once, unsigned one_in)
+{
+	int rc = fake_result(once, one_in, -ENOBUFS);
+
 	return rc ? spw_error(rc, "drive 2 refused") : 0;
 }
 
-int spw_store_put_copies(struct spw_store *store, const void *bytes, size_t len, unsigned copies,
-			 const struct spw_notify *notify, spw_object *object,
-			 struct spw_request **request)
+static inline struct simstore_object *fake_object(spw_object id)
 {
-	int rc = fake_refused(&store->put_refusal, store->put_refused);
+	struct simstore_object *object = &fake.store->objects[(uint32_t)id.value];
+
+	return (uint32_t)id.value < fake.store->objects_max && object->exists &&
+			       object->generation == id.value >> 32
+		       ? object
+		       : NULL;
+}
+
+static inline void fake_begun(void)
+{
+	fake.requests_used_max = SPW_MAX(fake.requests_used_max, fake.store->requests_used);
+}
+
+static inline int fake_begin_put(struct spw_store *store, const void *bytes, size_t len,
+				 unsigned copies, const struct spw_notify *notify,
+				 spw_object *object, struct spw_request **request)
+{
+	int rc = fake_refused(&fake.put_refusal, fake.put_refused);
 
 	assert_null(notify);
-	store->copies = copies;
+	fake.copies = copies;
 	*request = NULL;
 	object->value = 0;
 	if (rc)
 		return rc;
-	*object = fake_new_object(len);
-	*request = fake_begin(true, *object, len);
-	(*request)->from = bytes;
-	(*request)->began = malloc(len);
-	assert_non_null((*request)->began);
-	memcpy((*request)->began, bytes, len);
-	store->puts++;
+	assert_ok(simstore_ports.put(store, bytes, len, NULL, object, request));
+	memcpy(fake_object(*object)->bytes, bytes, len);
+	fake_begun();
 	return 0;
 }
 
-int spw_store_put(struct spw_store *store, const void *bytes, size_t len,
-		  const struct spw_notify *notify, spw_object *object, struct spw_request **request)
+static inline int fake_begin_get(struct spw_store *store, spw_object id, uint64_t offset,
+				 void *bytes, size_t len, enum spw_class cls,
+				 const struct spw_notify *notify, struct spw_request **request)
 {
-	return spw_store_put_copies(store, bytes, len, 1, notify, object, request);
-}
-
-int spw_store_get(struct spw_store *store, spw_object id, uint64_t offset, void *bytes, size_t len,
-		  enum spw_class cls, const struct spw_notify *notify, struct spw_request **request)
-{
-	const struct fake_object *object = fake_object(id);
+	const struct simstore_object *object = fake_object(id);
 	int rc;
 
 	assert_null(notify);
@@ -202,145 +132,102 @@ int spw_store_get(struct spw_store *store, spw_object id, uint64_t offset, void 
 		return spw_error(-ENOENT, "no such object");
 	if (offset + len > object->len)
 		return spw_error(-ERANGE, "beyond the end");
-	rc = fake_refused(&store->get_refusal, store->get_refused);
+	rc = fake_refused(&fake.get_refusal, fake.get_refused);
 	if (rc)
 		return rc;
-	assert_true(object->put && offset == 0 && len == object->len);
-	memset(bytes, 0xA5, len);
-	*request = fake_begin(false, id, len);
-	(*request)->into = bytes;
-	store->gets++;
+	assert_true(object->written && offset == 0 && len == object->len);
+	memset(bytes, COMING, len);
+	assert_ok(simstore_ports.get(store, id, 0, bytes, len, cls, NULL, request));
+	fake_begun();
 	return 0;
 }
 
-/* How it ends: by a wish of the test, by chance, or well. */
-static inline int fake_result(int *once, unsigned one_in)
+static inline void fake_end(struct spw_request *request)
 {
-	int rc = *once;
+	const uint8_t *bytes = fake.store->objects[request->object].bytes;
 
-	*once = 0;
-	return rc ? rc : fake_chance(one_in) ? -EIO : 0;
+	if (!request->read && memcmp(request->from, bytes, request->len) != 0)
+		fail_msg("memory has changed while a put was under way");
+	for (size_t i = 0; request->read && i < request->len; i++)
+		if (request->into[i] != COMING)
+			fail_msg("memory has changed while a get was under way");
+	simstore_end(request, request->read ? fake_result(&fake.get_error, fake.get_fails, -EIO)
+					    : fake_result(&fake.put_error, fake.put_fails, -EIO));
 }
 
-static inline int fake_end(struct spw_request *request)
+static inline int fake_test(struct spw_request *request)
 {
-	struct fake_object *object = &fake.objects[request->object];
-	int rc = request->put ? fake_result(&fake.put_error, fake.put_fails)
-			      : fake_result(&fake.get_error, fake.get_fails);
-
-	if (request->put) {
-		if (memcmp(request->from, request->began, request->len) != 0)
-			fail_msg("memory has changed while a put was under way");
-		memcpy(object->bytes, request->from, request->len);
-		object->put = rc == 0;
-		free(request->began);
-	} else {
-		for (size_t i = 0; i < request->len; i++)
-			if (request->into[i] != 0xA5)
-				fail_msg("memory has changed while a get was under way");
-		if (rc == 0)
-			memcpy(request->into, object->bytes, request->len);
+	assert_true(request->state != SIMSTORE_UNUSED);
+	if (request->state != SIMSTORE_ENDED) {
+		if (fake.lazy == 0 || random_below(&fake.random, fake.lazy) > 0)
+			return -EINPROGRESS;
+		fake_end(request);
 	}
-	object->users--;
-	fake.requests_used--;
-	request->used = false;
-	return rc ? spw_error(rc, "drive 2 gave up") : 0;
+	return simstore_ports.wait(request);
 }
 
-/* Those waited for end first, so that what is asked for next finds one that has ended. */
-static struct spw_request *fake_ended;
-
-int spw_request_test(struct spw_request *request)
+/* The oldest; with fake.lazy any one. */
+static inline int fake_wait_any(struct spw_request *const requests[], unsigned count,
+				int64_t timeout_ns)
 {
-	assert_true(request->used);
-	if (request != fake_ended && !fake_chance(fake.lazy))
-		return -EINPROGRESS;
-	fake_ended = NULL;
-	return fake_end(request);
-}
-
-int spw_request_wait_any(struct spw_request *const requests[], unsigned count, int64_t timeout_ns)
-{
-	unsigned first = 0;
+	unsigned found = 0;
 
 	assert_true(count > 0 && timeout_ns < 0);
 	if (fake.lazy > 0)
-		first = (unsigned)random_below(&fake.random, count);
-	else /* the oldest */
-		for (unsigned i = 1; i < count; i++)
-			if (requests[i]->age < requests[first]->age)
-				first = i;
-	fake_ended = requests[first];
-	return (int)first;
+		found = (unsigned)random_below(&fake.random, count);
+	else
+		while (requests[found] != fake.store->first)
+			assert_true(++found < count);
+	fake_end(requests[found]);
+	return (int)found;
 }
 
-void spw_request_raise(struct spw_request *request, enum spw_class cls)
+static inline int fake_free(struct spw_store *store, spw_object id)
 {
-	assert_true(request->used && !request->put && cls == SPW_URGENT_READ);
-	fake.raises++;
+	return fake_object(id) ? simstore_ports.free(store, id)
+			       : spw_error(-ENOENT, "no such object");
 }
 
-int spw_store_free(struct spw_store *store, spw_object id)
+/* An object as a put leaves it that went well. */
+static inline spw_object fake_put(const void *bytes, size_t len)
 {
-	struct fake_object *object = fake_object(id);
+	struct spw_request *request;
+	spw_object object;
 
-	(void)store;
-	if (!object)
-		return spw_error(-ENOENT, "no such object");
-	assert_int_equal(object->users, 0);
-	free(object->bytes);
-	object->bytes = NULL;
-	return 0;
+	assert_ok(simstore_ports.put(fake.store, bytes, len, NULL, &object, &request));
+	simstore_end(request, 0);
+	assert_ok(simstore_ports.wait(request));
+	return object;
 }
 
-/* ---- Memory, numbers ---- */
+/* ---- Numbers ---- */
 
-int spw_store_alloc(struct spw_store *store, size_t len, void **memory)
-{
-	if (len > store->arena_left)
-		return spw_error(-ENOBUFS, "the arena is used up");
-	*memory = aligned_alloc(4096, spw_round_up(len, 4096));
-	assert_non_null(*memory);
-	store->arena_left -= len;
-	store->allocated++;
-	return 0;
-}
-
-void spw_store_release(struct spw_store *store, void *memory)
-{
-	free(memory);
-	store->allocated--;
-}
-
-void spw_store_stats(struct spw_store *store, struct spw_store_stats *stats, size_t size)
+static inline void fake_stats(struct spw_store *store, struct spw_store_stats *stats, size_t size)
 {
 	struct spw_store_stats all = {.size = size,
-				      .drives = store->drives,
-				      .capacity_bytes = store->capacity,
-				      .drives_missing = store->drives_missing};
+				      .drives = fake.drives,
+				      .capacity_bytes = fake.capacity,
+				      .drives_missing = fake.drives_missing};
 
+	(void)store;
 	memcpy(stats, &all, size);
 }
 
 /* The last is as large as the others together, or three times as large, if there are others. */
-int spw_store_drive_stats(struct spw_store *store, unsigned drive, struct spw_drive_stats *stats,
-			  size_t size)
+static inline int fake_drive_stats(struct spw_store *store, unsigned drive,
+				   struct spw_drive_stats *stats, size_t size)
 {
 	struct spw_drive_stats all = {.size = size};
-	unsigned others = store->drives - 1;
+	unsigned others = fake.drives - 1;
 	uint64_t rest = 0;
 
-	assert_true(drive < store->drives);
+	(void)store;
+	assert_true(drive < fake.drives);
 	if (others > 0)
-		rest = store->capacity / (store->uneven ? 4 : 2) / others;
-	all.capacity_bytes = drive == others ? store->capacity - others * rest : rest;
+		rest = fake.capacity / (fake.uneven ? 4 : 2) / others;
+	all.capacity_bytes = drive == others ? fake.capacity - others * rest : rest;
 	memcpy(stats, &all, size);
 	return 0;
-}
-
-uint64_t spw_store_chunk_bytes(const struct spw_store *store)
-{
-	return store->chunk_bytes;
 }
 
 /* ---- What is committed ---- */
@@ -355,14 +242,15 @@ static inline void fake_forget_set(struct fake_set *set)
 	memset(set, 0, sizeof(*set));
 }
 
-int spw_store_commit(struct spw_store *store, const spw_object objects[], uint32_t count,
-		     uint64_t number, const void *record, size_t len, unsigned flags)
+static inline int fake_commit(struct spw_store *store, const spw_object objects[], uint32_t count,
+			      uint64_t number, const void *record, size_t len, unsigned flags)
 {
-	struct fake_set *set = &store->set;
-	int rc = store->commit_error;
+	struct fake_set *set = &fake.set;
+	int rc = fake.commit_error;
 
-	store->commit_error = 0;
-	store->flags = flags;
+	(void)store;
+	fake.commit_error = 0;
+	fake.flags = flags;
 	if (rc)
 		return spw_error(rc, "drive 2 could not flush");
 	if (set->there && number <= set->number)
@@ -376,88 +264,109 @@ int spw_store_commit(struct spw_store *store, const spw_object objects[], uint32
 	assert_true(set->record && set->bytes && set->lens);
 	memcpy(set->record, record, len);
 	for (set->count = 0; set->count < count; set->count++) {
-		const struct fake_object *object = fake_object(objects[set->count]);
+		const struct simstore_object *object = fake_object(objects[set->count]);
 
-		assert_true(object && object->put);
+		assert_true(object && object->written);
 		set->lens[set->count] = object->len;
 		set->bytes[set->count] = malloc(object->len);
 		assert_non_null(set->bytes[set->count]);
 		memcpy(set->bytes[set->count], object->bytes, object->len);
 	}
-	store->kept = flags & SPW_COMMIT_KEEP_PREVIOUS;
-	store->commits++;
+	fake.kept = flags & SPW_COMMIT_KEEP_PREVIOUS;
+	fake.commits++;
 	return 0;
 }
 
-int spw_store_commit_release(struct spw_store *store)
+static inline int fake_commit_release(struct spw_store *store)
 {
-	store->kept = false;
+	(void)store;
+	fake.kept = false;
 	return 0;
 }
 
-int spw_store_committed(struct spw_store *store, struct spw_commit_info *info, size_t size)
+static inline int fake_committed(struct spw_store *store, struct spw_commit_info *info, size_t size)
 {
 	struct spw_commit_info all = {.size = size,
-				      .number = store->set.number,
-				      .record_bytes = store->set.record_len,
-				      .objects = store->set.count};
+				      .number = fake.set.number,
+				      .record_bytes = fake.set.record_len,
+				      .objects = fake.set.count};
 
-	if (!store->set.there)
+	(void)store;
+	if (!fake.set.there)
 		return spw_error(-ENODATA, "nothing is committed");
 	memcpy(info, &all, size);
 	return 0;
 }
 
-int spw_store_committed_record(struct spw_store *store, void *record, size_t len)
+static inline int fake_committed_record(struct spw_store *store, void *record, size_t len)
 {
-	assert_int_equal(len, store->set.record_len);
-	memcpy(record, store->set.record, len);
+	(void)store;
+	assert_int_equal(len, fake.set.record_len);
+	memcpy(record, fake.set.record, len);
 	return 0;
 }
 
-int spw_store_committed_objects(struct spw_store *store, spw_object objects[], uint64_t lens[],
-				uint32_t count)
+static inline int fake_committed_objects(struct spw_store *store, spw_object objects[],
+					 uint64_t lens[], uint32_t count)
 {
-	if (!store->restored)
+	(void)store;
+	if (!fake.restored)
 		return spw_error(-ENODATA, "nothing was restored");
-	assert_int_equal(count, store->set.count);
-	memcpy(objects, store->restored, count * sizeof(*objects));
-	memcpy(lens, store->set.lens, count * sizeof(*lens));
+	assert_int_equal(count, fake.set.count);
+	memcpy(objects, fake.restored, count * sizeof(*objects));
+	memcpy(lens, fake.set.lens, count * sizeof(*lens));
 	return 0;
 }
 
-/* Nothing is left behind by a state that was closed. */
-static inline void fake_check_empty(void)
+static inline void fake_free_all(void)
 {
-	assert_int_equal(fake_objects(), 0);
-	assert_int_equal(fake.requests_used, 0);
-	assert_int_equal(fake.allocated, 0);
-}
-
-static inline void fake_close(void)
-{
-	fake_forget_set(&fake.set);
-	for (uint32_t i = 0; i < FAKE_OBJECTS; i++)
-		free(fake.objects[i].bytes);
+	for (uint32_t i = 0; i < fake.store->objects_max; i++)
+		if (fake.store->objects[i].exists)
+			(void)simstore_ports.free(
+				fake.store,
+				(spw_object){fake.store->objects[i].generation << 32 | i});
 	free(fake.restored);
-	memset(&fake, 0, sizeof(fake));
+	fake.restored = NULL;
 }
 
 /* Closed, or crashed, and opened: what is committed is there again. */
 static inline void fake_reopen(void)
 {
-	for (uint32_t i = 0; i < FAKE_OBJECTS; i++) {
-		free(fake.objects[i].bytes);
-		fake.objects[i].bytes = NULL;
-	}
-	free(fake.restored);
+	fake_free_all();
 	fake.restored = calloc(fake.set.count + 1, sizeof(*fake.restored));
 	assert_non_null(fake.restored);
-	for (uint32_t i = 0; i < fake.set.count; i++) {
-		fake.restored[i] = fake_new_object(fake.set.lens[i]);
-		fake_object(fake.restored[i])->put = true;
-		memcpy(fake_object(fake.restored[i])->bytes, fake.set.bytes[i], fake.set.lens[i]);
-	}
+	for (uint32_t i = 0; i < fake.set.count; i++)
+		fake.restored[i] = fake_put(fake.set.bytes[i], fake.set.lens[i]);
 }
+
+/* Nothing is left behind by a state that was closed. */
+static inline void fake_check_empty(void)
+{
+	assert_int_equal(fake.store->objects_used, 0);
+	assert_int_equal(fake.store->requests_used, 0);
+	assert_int_equal(fake.store->arena_used, 0);
+}
+
+static inline void fake_close(void)
+{
+	fake_free_all();
+	fake_forget_set(&fake.set);
+	simstore_close(fake.store);
+}
+
+static struct spw_state_ports fake_ports = {
+	.stats = fake_stats,
+	.drive_stats = fake_drive_stats,
+	.put = fake_begin_put,
+	.get = fake_begin_get,
+	.free = fake_free,
+	.test = fake_test,
+	.wait_any = fake_wait_any,
+	.commit = fake_commit,
+	.commit_release = fake_commit_release,
+	.committed = fake_committed,
+	.committed_record = fake_committed_record,
+	.committed_objects = fake_committed_objects,
+};
 
 #endif

@@ -54,7 +54,7 @@ static inline void open_state(uint32_t buffers)
 {
 	struct spw_state_opts opts = opts_of(buffers);
 
-	assert_ok(spw_state_open(&fake, &opts, &held));
+	assert_ok(spw_state__open_with(fake.store, &opts, &fake_ports, &held));
 }
 
 static inline void add_records(uint32_t count)

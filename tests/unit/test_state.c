@@ -3,7 +3,7 @@
  * tests/unit/test_state.c - training state over a store in memory (state_fake.h): which records
  * move, and that each take gives the bytes that were released last
  */
-/* link: util state */
+/* link: simstore libspillway */
 #include "tests/unit/state_rig.h"
 
 /* ---- Which records move ---- */
@@ -66,7 +66,7 @@ STATE_CASE(test_passes_in_one_direction_keep_what_is_used_last)
 		struct spw_state_stats before, after;
 
 		fake.lazy = speeds[i];
-		fake.chunk_bytes = 1; /* two transfers each way: six buffers keep all busy */
+		fake.store->chunk_bytes = 1; /* two transfers each way: six buffers keep all busy */
 		open_with(16, 40);
 		pass(40, false, 0, 1);
 		for (uint8_t n = 1; n < 5; n++) {
@@ -118,11 +118,12 @@ STATE_CASE(test_zeros_move_no_byte)
 /* So few that the next may begin, and not one more, whatever is wanted. */
 STATE_CASE(test_transfers_are_few)
 {
-	fake.chunk_bytes = 1; /* a record keeps all drives busy: one is served, one follows */
+	fake.store->chunk_bytes =
+		1; /* a record keeps all drives busy: one is served, one follows */
 	open_with(32, 100);
 	pass(100, false, 0, 1);
 	begin_pass(100, false);
-	assert_int_equal(fake.requests_used, 2);
+	assert_int_equal(fake.store->requests_used, 2);
 	pass(100, true, 1, 2);
 	assert_int_equal(fake.requests_used_max, 4);
 }
@@ -130,7 +131,8 @@ STATE_CASE(test_transfers_are_few)
 /* Records so short that one does not keep the drives busy: more of them. */
 STATE_CASE(test_short_records_are_read_many_at_a_time)
 {
-	fake.chunk_bytes = LEN / 2; /* 4 drives x 4 chunks are 8 records; and one that follows */
+	fake.store->chunk_bytes =
+		LEN / 2; /* 4 drives x 4 chunks are 8 records; and one that follows */
 	open_with(40, 100);
 	pass(100, false, 0, 1);
 	assert_int_equal(fake.requests_used_max, 9);
@@ -167,9 +169,9 @@ STATE_CASE(test_a_read_ahead_that_is_waited_for_becomes_urgent)
 	begin_pass(12, true);
 	for (uint32_t i = 12; i-- > 8;)
 		use(i, 1, 2);
-	assert_int_equal(fake.raises, 0);
+	assert_int_equal(fake.store->raises, 0);
 	use(7, 1, 2);
-	assert_true(fake.raises > 0);
+	assert_true(fake.store->raises > 0);
 }
 
 /* A take from outside the order, and one of what is on its way to the drives. */
@@ -200,7 +202,7 @@ STATE_CASE(test_a_take_waits_for_the_put_of_the_record)
 	use(0, 0, 1);
 	/* The fourth buffer was wanted at once, and the drives are slow. */
 	use(1, 0, 1);
-	assert_true(fake.puts > 0);
+	assert_true(fake.store->puts > 0);
 	use(0, 1, 2);
 	assert_int_equal(stats_now().waits_for_write, 1);
 	use(0, 2, 3);
@@ -340,10 +342,10 @@ STATE_CASE(test_a_failed_read_ahead_is_made_again_by_the_take)
 	assert_int_equal(stats_now().read_failures, 1);
 	assert_non_null(strstr(logged, "tile 7 cannot be read"));
 	use(9, 1, 2);
-	gets = fake.gets;
+	gets = fake.store->gets;
 	use(8, 1, 2); /* and is not begun again by others */
 	use(7, 1, 2);
-	assert_true(fake.gets > gets);
+	assert_true(fake.store->gets > gets);
 	for (uint32_t i = 7; i-- > 0;)
 		use(i, 1, 2);
 	assert_int_equal(stats_now().read_failures, 1);

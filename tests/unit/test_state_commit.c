@@ -3,12 +3,28 @@
  * tests/unit/test_state_commit.c - state is declared, committed and attached again, over a store in
  * memory (state_fake.h)
  */
-/* link: util state */
+/* link: simstore libspillway */
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "state/manifest.h"
 #include "tests/unit/state_rig.h"
+
+static int count_one(void *context, const char *name, uint64_t len, const void *shape,
+		     size_t shape_len, spw_object object)
+{
+	(void)name, (void)len, (void)shape, (void)shape_len, (void)object;
+	++*(int *)context;
+	return 0;
+}
+
+static int committed_count(void)
+{
+	int count = 0;
+	int rc = spw_state__committed_with(fake.store, &fake_ports, count_one, &count);
+
+	return rc ? rc : count;
+}
 
 /* ---- Open and declare ---- */
 
@@ -17,35 +33,35 @@ STATE_CASE(test_options_are_checked)
 	struct spw_state_opts opts = opts_of(4);
 
 	opts.memory_bytes--;
-	assert_int_equal(spw_state_open(&fake, &opts, &held), -EINVAL);
+	assert_int_equal(spw_state__open_with(fake.store, &opts, &fake_ports, &held), -EINVAL);
 	assert_null(held);
 	expect_words("must hold 4 records");
 	opts = opts_of(4);
 	opts.record_bytes_max = 0;
-	assert_int_equal(spw_state_open(&fake, &opts, &held), -EINVAL);
+	assert_int_equal(spw_state__open_with(fake.store, &opts, &fake_ports, &held), -EINVAL);
 	opts.record_bytes_max = (UINT64_C(1) << 40) + 1;
-	assert_int_equal(spw_state_open(&fake, &opts, &held), -EINVAL);
+	assert_int_equal(spw_state__open_with(fake.store, &opts, &fake_ports, &held), -EINVAL);
 	expect_words("record_bytes_max");
 	opts.record_bytes_max = 1;
 	opts.memory_bytes = SPW_STATE_RECORDS_MAX + 1;
-	assert_int_equal(spw_state_open(&fake, &opts, &held), -EINVAL);
+	assert_int_equal(spw_state__open_with(fake.store, &opts, &fake_ports, &held), -EINVAL);
 	spw_state_close(NULL);
 	fake_check_empty();
 	/* Four buffers by default, and rounded down. */
 	opts = opts_of(0);
-	assert_ok(spw_state_open(&fake, &opts, &held));
+	assert_ok(spw_state__open_with(fake.store, &opts, &fake_ports, &held));
 	assert_int_equal(stats_now().buffers, 4);
 	spw_state_close(held);
 	opts = opts_of(7);
 	opts.memory_bytes += LEN - 1;
-	assert_ok(spw_state_open(&fake, &opts, &held));
+	assert_ok(spw_state__open_with(fake.store, &opts, &fake_ports, &held));
 	assert_int_equal(stats_now().buffers, 7);
 	assert_int_equal(stats_now().memory_bytes, 7 * LEN);
 }
 
 STATE_CASE(test_the_default_record_has_32_mib)
 {
-	assert_ok(spw_state_open(&fake, NULL, &held));
+	assert_ok(spw_state__open_with(fake.store, NULL, &fake_ports, &held));
 	assert_int_equal(stats_now().memory_bytes, 4u * (32u << 20));
 }
 
@@ -53,8 +69,8 @@ STATE_CASE(test_an_arena_that_is_too_small_says_by_how_much)
 {
 	struct spw_state_opts opts = opts_of(6);
 
-	fake.arena_left = 4 * LEN;
-	assert_int_equal(spw_state_open(&fake, &opts, &held), -ENOBUFS);
+	fake.store->arena = 4 * LEN;
+	assert_int_equal(spw_state__open_with(fake.store, &opts, &fake_ports, &held), -ENOBUFS);
 	assert_null(held);
 	expect_words("room for 4 of 6 buffers");
 	expect_words("arena_bytes larger by 128 ");
@@ -103,7 +119,7 @@ STATE_CASE(test_many_names_are_told_apart)
 	assert_ok(spw_state_add(held, "tile 3000", 1, NULL, 0, &number));
 	assert_int_equal(spw_state_attach(held), 0);
 	assert_ok(spw_state_commit(held, 1, NULL, 0, false));
-	assert_int_equal(spw_state_committed_count(&fake), 3001);
+	assert_int_equal(committed_count(), 3001);
 }
 
 /* With their shapes they would not fit a commit. */
@@ -159,15 +175,15 @@ STATE_CASE(test_transient_records_are_of_no_commit)
 	assert_int_equal(spw_state_attach(held), 0);
 	use(0, 0, 5);
 	use(1, 0, 6);
-	puts = fake.puts;
+	puts = fake.store->puts;
 	assert_ok(spw_state_commit(held, 1, NULL, 0, false));
-	assert_int_equal(fake.puts, puts + 1);
+	assert_int_equal(fake.store->puts, puts + 1);
 	use(0, 5, 5);
 	spw_state_close(held);
 	held = NULL;
 	fake_check_empty();
 	fake_reopen();
-	assert_int_equal(spw_state_committed_count(&fake), 1);
+	assert_int_equal(committed_count(), 1);
 	open_state(4);
 	assert_ok(spw_state_add(held, "tile 0", LEN, NULL, 0, &number));
 	assert_ok(spw_state_add_transient(held, "gradient", LEN, &number));
@@ -176,18 +192,11 @@ STATE_CASE(test_transient_records_are_of_no_commit)
 	use(1, 0, 0);
 }
 
-static void end_request(struct spw_request *request)
-{
-	assert_int_equal(spw_request_wait_any(&request, 1, -1), 0);
-	assert_ok(spw_request_test(request));
-}
-
 /* An object of the caller's: the state names it in commits, and leaves it alone. */
 STATE_CASE(test_an_object_of_the_callers_is_of_each_commit)
 {
 	static char bytes[3 * LEN];
 	void *memory;
-	struct spw_request *request;
 	spw_object objects[2], found;
 	uint32_t number, tile;
 
@@ -201,13 +210,11 @@ STATE_CASE(test_an_object_of_the_callers_is_of_each_commit)
 	assert_int_equal(found.value, 0);
 	for (unsigned i = 0; i < 2; i++) {
 		memset(bytes, (int)i + 1, sizeof(bytes));
-		assert_ok(spw_store_put_copies(&fake, bytes, sizeof(bytes), 1, NULL, &objects[i],
-					       &request));
-		end_request(request);
+		objects[i] = fake_put(bytes, sizeof(bytes));
 		assert_ok(spw_state_set_object(held, number, objects[i]));
 		assert_ok(spw_state_commit(held, i + 1, NULL, 0, false));
 	}
-	assert_ok(spw_store_free(&fake, objects[0]));
+	assert_ok(fake_free(fake.store, objects[0]));
 	assert_int_equal(spw_state_take(held, number, &memory), -EINVAL);
 	expect_words("an object of the caller's");
 	assert_int_equal(spw_state_clear(held, number), -EINVAL);
@@ -217,21 +224,17 @@ STATE_CASE(test_an_object_of_the_callers_is_of_each_commit)
 	assert_int_equal(spw_state_object(held, 7, &found), -EINVAL);
 	spw_state_close(held);
 	held = NULL;
-	assert_ok(spw_store_free(&fake, objects[1])); /* it was not the state's */
+	assert_ok(fake_free(fake.store, objects[1])); /* it was not the state's */
 	fake_reopen();
 	open_state(4);
 	assert_ok(spw_state_add_object(held, "parameter", sizeof(bytes), "shape", 5, &number));
 	assert_ok(spw_state_add(held, "tile 0", LEN, NULL, 0, &tile));
 	assert_int_equal(spw_state_attach(held), 1);
 	assert_ok(spw_state_object(held, number, &found));
-	memset(bytes, 0, sizeof(bytes));
-	assert_ok(spw_store_get(&fake, found, 0, bytes, sizeof(bytes), SPW_URGENT_READ, NULL,
-				&request));
-	end_request(request);
-	assert_int_equal(bytes[sizeof(bytes) - 1], 2);
+	assert_memory_equal(fake_object(found)->bytes, bytes, sizeof(bytes));
 	spw_state_close(held);
 	held = NULL;
-	assert_ok(spw_store_free(&fake, found));
+	assert_ok(fake_free(fake.store, found));
 }
 
 /* Also where a transient record has the name of a committed one. */
@@ -285,7 +288,7 @@ STATE_CASE(test_what_is_cleared_is_zero_and_takes_no_space)
 	assert_int_equal(spw_state_clear(held, 8), -EINVAL);
 	for (uint32_t i = 0; i < 8; i++) /* in memory, under way, on the drives */
 		assert_ok(spw_state_clear(held, i));
-	assert_int_equal(fake_objects(), 0);
+	assert_int_equal(fake.store->objects_used, 0);
 	pass(8, false, 0, 9);
 	assert_ok(spw_state_clear(held, 0));
 	assert_ok(spw_state_commit(held, 1, NULL, 0, false));
@@ -328,7 +331,7 @@ STATE_CASE(test_a_child_of_fork_has_no_part_in_it)
 			       spw_state_commit(held, 1, NULL, 0, false) == -EPERM;
 
 		spw_state_close(held); /* waits for nothing, frees no object */
-		_exit(refused && fake_objects() > 0 ? 0 : 1);
+		_exit(refused && fake.store->objects_used > 0 ? 0 : 1);
 	}
 	assert_int_equal(waitpid(child, &status, 0), child);
 	assert_int_equal(status, 0);
@@ -385,7 +388,7 @@ STATE_CASE(test_a_commit_writes_what_is_in_memory_and_changed)
 {
 	struct spw_state_stats before;
 
-	fake.chunk_bytes = 1;
+	fake.store->chunk_bytes = 1;
 	open_with(8, 8);
 	pass(8, false, 0, 1);
 	assert_int_equal(stats_now().writes, 0);
@@ -399,7 +402,7 @@ STATE_CASE(test_a_commit_writes_what_is_in_memory_and_changed)
 	assert_int_equal(stats_now().writes - before.writes, 1);
 	assert_int_equal(stats_now().commits, 3);
 	assert_int_equal(stats_now().reads, 0);
-	assert_int_equal(fake_objects(), 8); /* those before are freed */
+	assert_int_equal(fake.store->objects_used, 8); /* those before are freed */
 	reopen(8, 8);
 	use(3, 2, 3);
 	use(4, 1, 3);
@@ -433,7 +436,7 @@ STATE_CASE(test_a_commit_waits_for_puts_under_way)
 	open_with(4, 12);
 	begin_pass(12, false);
 	use(0, 0, 1);
-	assert_int_equal(fake.requests_used, 1);
+	assert_int_equal(fake.store->requests_used, 1);
 	fake.put_error = -EIO;
 	assert_int_equal(spw_state_commit(held, 1, NULL, 0, false), -EIO);
 	assert_ok(spw_state_commit(held, 1, NULL, 0, false));
@@ -549,7 +552,7 @@ STATE_CASE(test_records_are_found_by_their_names)
 
 static void commit_bytes(const void *bytes, size_t len)
 {
-	assert_ok(spw_store_commit(&fake, NULL, 0, 5, bytes, len, false));
+	assert_ok(fake_commit(fake.store, NULL, 0, 5, bytes, len, false));
 	fake_reopen();
 	open_state(4);
 	add_records(2);
@@ -560,8 +563,8 @@ STATE_CASE(test_another_ones_commit_is_refused)
 	commit_bytes("abc", 3);
 	assert_int_equal(spw_state_attach(held), -EUCLEAN);
 	expect_words("commit 5 of the store cannot be used as a state: it is none of spillway's");
-	assert_int_equal(spw_state_committed_count(&fake), -EUCLEAN);
-	assert_int_equal(spw_state_committed(&fake, NULL, NULL), -EUCLEAN);
+	assert_int_equal(committed_count(), -EUCLEAN);
+	assert_int_equal(spw_state__committed_with(fake.store, &fake_ports, NULL, NULL), -EUCLEAN);
 }
 
 static size_t encode(uint8_t *bytes, const char *names[], uint64_t len, uint32_t objects)
@@ -608,14 +611,10 @@ STATE_CASE(test_a_manifest_of_more_objects_than_there_are_is_refused)
 STATE_CASE(test_an_object_of_another_length_than_its_record_is_refused)
 {
 	uint8_t bytes[1024], content[LEN] = {0};
-	struct spw_request *request;
-	spw_object object;
+	spw_object object = fake_put(content, LEN - 1);
 	size_t len = encode(bytes, (const char *[]){"tile 0", "tile 1", NULL}, LEN, 1);
 
-	assert_ok(spw_store_put(&fake, content, LEN - 1, NULL, &object, &request));
-	(void)spw_request_wait_any(&request, 1, -1);
-	assert_ok(spw_request_test(request));
-	assert_ok(spw_store_commit(&fake, &object, 1, 5, bytes, len, false));
+	assert_ok(fake_commit(fake.store, &object, 1, 5, bytes, len, false));
 	fake_reopen();
 	open_state(4);
 	add_records(2);
@@ -673,19 +672,19 @@ STATE_CASE(test_a_mirror_needs_room_for_two_copies)
 	opts.record_bytes_max = LEN;
 	assert_int_equal(opts.copies, 1);
 	opts.copies = 3;
-	assert_int_equal(spw_state_open(&fake, &opts, &held), -EINVAL);
+	assert_int_equal(spw_state__open_with(fake.store, &opts, &fake_ports, &held), -EINVAL);
 	expect_words("copies is 3");
 	opts.copies = 2;
 	fake.drives = 1;
-	assert_int_equal(spw_state_open(&fake, &opts, &held), -EINVAL);
+	assert_int_equal(spw_state__open_with(fake.store, &opts, &fake_ports, &held), -EINVAL);
 	expect_words("one drive");
 	/* One is missing: it was made with two. */
 	fake.drives_missing = 1;
-	assert_ok(spw_state_open(&fake, &opts, &held));
+	assert_ok(spw_state__open_with(fake.store, &opts, &fake_ports, &held));
 	spw_state_close(held);
 	fake.drives = 3;
 	fake.drives_missing = 0;
-	assert_ok(spw_state_open(&fake, &opts, &held));
+	assert_ok(spw_state__open_with(fake.store, &opts, &fake_ports, &held));
 	add_records(10);
 	assert_int_equal(spw_state_attach(held), -ENOSPC);
 	expect_words("for each of two copies");
@@ -708,7 +707,7 @@ STATE_CASE(test_a_mirror_needs_room_for_two_copies)
 	spw_state_close(held);
 	fake.capacity = single + 2;
 	fake.drives_missing = 0;
-	assert_ok(spw_state_open(&fake, &opts, &held));
+	assert_ok(spw_state__open_with(fake.store, &opts, &fake_ports, &held));
 	add_records(10);
 	assert_int_equal(spw_state_attach(held), 0);
 	use(0, 0, 1);
@@ -743,20 +742,20 @@ STATE_CASE(test_tools_see_what_is_committed)
 {
 	struct seen seen = {0};
 
-	assert_int_equal(spw_state_committed_count(&fake), -ENODATA);
-	assert_int_equal(spw_state_committed(&fake, see, &seen), -ENODATA);
+	assert_int_equal(committed_count(), -ENODATA);
+	assert_int_equal(spw_state__committed_with(fake.store, &fake_ports, see, &seen), -ENODATA);
 	open_with(4, 6);
 	pass(4, false, 0, 1);
 	assert_ok(spw_state_commit(held, 5, "x", 1, false));
 	spw_state_close(held);
 	held = NULL;
 	fake_reopen();
-	assert_int_equal(spw_state_committed_count(&fake), 6);
-	assert_ok(spw_state_committed(&fake, see, &seen));
+	assert_int_equal(committed_count(), 6);
+	assert_ok(spw_state__committed_with(fake.store, &fake_ports, see, &seen));
 	assert_int_equal(seen.count, 6);
 	assert_int_equal(seen.objects, 4);
 	seen = (struct seen){.stop_at = 2};
-	assert_int_equal(spw_state_committed(&fake, see, &seen), 77);
+	assert_int_equal(spw_state__committed_with(fake.store, &fake_ports, see, &seen), 77);
 	assert_int_equal(seen.count, 2);
 }
 

@@ -3,7 +3,7 @@
  * tests/unit/test_state_memory.c - each allocation of open, declare and attach fails once: an error
  * with words, nothing is left, and the next try succeeds
  */
-/* link: util state */
+/* link: simstore libspillway */
 /* wrap: malloc calloc realloc strdup */
 #include "tests/unit/state_rig.h"
 
@@ -59,7 +59,7 @@ static int see(void *context, const char *name, uint64_t len, const void *shape,
 static int all_calls(uint32_t records)
 {
 	struct spw_state_opts opts = opts_of(5);
-	int rc = spw_state_open(&fake, &opts, &held);
+	int rc = spw_state__open_with(fake.store, &opts, &fake_ports, &held);
 	unsigned seen = 0;
 
 	for (uint32_t i = 0; rc == 0 && i < records; i++) {
@@ -70,7 +70,7 @@ static int all_calls(uint32_t records)
 		rc = spw_state_add(held, name, LEN, name, strlen(name), &number);
 	}
 	if (rc == 0)
-		rc = spw_state_committed(&fake, see, &seen);
+		rc = spw_state__committed_with(fake.store, &fake_ports, see, &seen);
 	if (rc == 0)
 		rc = spw_state_attach(held);
 	return rc == 1 ? 0 : rc;
@@ -88,7 +88,7 @@ STATE_CASE(test_every_allocation_may_fail)
 	do {
 		spw_state_close(held);
 		held = NULL;
-		assert_int_equal(fake.allocated, 0);
+		assert_int_equal(fake.store->arena_used, 0);
 		fake_reopen();
 		(void)spw_error(-EIO, "nothing");
 		countdown = ++n;

@@ -3,7 +3,7 @@
  * tests/unit/test_state_random.c - training state against a model in plain memory: any orders and
  * departures from them, several records taken at once, drives that fail, commits, crashes
  */
-/* link: util state */
+/* link: simstore libspillway */
 #include "tests/unit/state_rig.h"
 
 #define RUNS  400u
@@ -52,7 +52,7 @@ static void begin(void)
 		model.transient[i] = i > 0 && below(4) == 0;
 	}
 	fake.random = random_next(&seed);
-	fake.chunk_bytes = 1u << below(8);
+	fake.store->chunk_bytes = 1u << below(8);
 	fake.lazy = below(4);
 	declare();
 }

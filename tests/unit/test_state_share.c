@@ -3,7 +3,7 @@
  * tests/unit/test_state_share.c - updates of which a device does a part: which records, by rates
  * that are simulated
  */
-/* link: util state */
+/* link: simstore libspillway */
 #include "state/share.h"
 
 #include "tests/unit/state_rig.h"
@@ -271,7 +271,7 @@ STATE_CASE(test_an_update_moves_what_a_pass_does)
 
 	opts.device_every = 4;
 	opts.log.write = NULL;
-	assert_ok(spw_state_open(&fake, &opts, &held));
+	assert_ok(spw_state__open_with(fake.store, &opts, &fake_ports, &held));
 	add_records(40);
 	assert_int_equal(spw_state_attach(held), 0);
 	for (uint8_t i = 0; i < 5; i++)
@@ -293,7 +293,7 @@ STATE_CASE(test_a_pass_ends_an_update_that_has_not_ended)
 	struct spw_state_opts opts = opts_of(5);
 
 	opts.device_every = 2;
-	assert_ok(spw_state_open(&fake, &opts, &held));
+	assert_ok(spw_state__open_with(fake.store, &opts, &fake_ports, &held));
 	add_records(8);
 	assert_int_equal(spw_state_attach(held), 0);
 	begin_update(8);
@@ -321,9 +321,9 @@ STATE_CASE(test_what_a_device_did_is_told_of_its_records_alone)
 	struct spw_state_opts opts = opts_of(5);
 
 	opts.device_every = 1;
-	refused(spw_state_open(&fake, &opts, &held), "device_every is 1");
+	refused(spw_state__open_with(fake.store, &opts, &fake_ports, &held), "device_every is 1");
 	opts.device_every = 2;
-	assert_ok(spw_state_open(&fake, &opts, &held));
+	assert_ok(spw_state__open_with(fake.store, &opts, &fake_ports, &held));
 	add_records(8);
 	assert_int_equal(spw_state_attach(held), 0);
 	begin_update(8);
