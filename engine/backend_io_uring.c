@@ -201,6 +201,24 @@ static int update_pieces(struct spw_uring *u, uint32_t first, const struct iovec
 }
 
 /*
+ * The pieces from @first up to @count, with as many calls as it takes: one that takes some of them
+ * does not say why it stopped. @done: how many. Return: 0; -errno: the rest is refused.
+ */
+static int update_rest(struct spw_uring *u, uint64_t first, const struct iovec *pieces,
+		       uint64_t count, uint64_t *done)
+{
+	for (*done = 0; first + *done < count;) {
+		int ret = update_pieces(u, (uint32_t)(first + *done), &pieces[first + *done],
+					count - first - *done);
+
+		if (ret <= 0)
+			return ret < 0 ? ret : -EIO;
+		*done += (unsigned)ret;
+	}
+	return 0;
+}
+
+/*
  * Of what the system does not pin as a whole (RLIMIT_MEMLOCK), as much as it does: piece by piece,
  * until one is refused. Return: how many; 0: none, and the ring knows of no memory.
  */
@@ -249,13 +267,16 @@ static void set_registered(struct spw_queue *q, uint64_t count, uint64_t room)
 	spw_engine__queue_describe(q, " memory");
 }
 
-static void warn_registered_in_part(struct spw_queue *q, const char *why)
+/* What follows, up to @end_bytes of the arena, is refused with @error. */
+static void warn_registered_in_part(struct spw_queue *q, uint64_t end_bytes, int error)
 {
 	spw_log(&q->log, SPW_LOG_WARNING,
-		"io_uring: only the first %llu of %llu MiB of memory are registered: %s (see "
-		"ulimit -l); each transfer beyond pins it",
+		"io_uring: only the first %llu of %llu MiB of memory are registered: %llu KiB from "
+		"%p on: %s (see ulimit -l); each transfer beyond pins it",
 		(unsigned long long)(q->registered_bytes >> 20),
-		(unsigned long long)(q->arena_len_bytes >> 20), why);
+		(unsigned long long)(q->arena_len_bytes >> 20),
+		(unsigned long long)(end_bytes - q->registered_bytes) >> 10,
+		(void *)(q->arena_base + q->registered_bytes), spw_strerror(error));
 }
 
 /* Refused as a whole, with @error. */
@@ -272,7 +293,7 @@ static void register_in_part(struct spw_queue *q, struct spw_uring *u, uint64_t 
 		return;
 	}
 	set_registered(q, count, count_pieces(q, q->arena_len_bytes) + RANGE_PIECES);
-	warn_registered_in_part(q, spw_strerror(error));
+	warn_registered_in_part(q, q->arena_len_bytes, error);
 }
 
 /*
@@ -284,7 +305,7 @@ static void register_in_part(struct spw_queue *q, struct spw_uring *u, uint64_t 
 bool spw_engine__uring_grow(struct spw_queue *q, struct spw_uring *u, const struct spw_io *io)
 {
 	uint64_t end_bytes = (uintptr_t)io->buf - q->arena_base + io->len_bytes;
-	uint64_t first = q->registered_bytes >> q->piece_shift, len_bytes, count;
+	uint64_t first = q->registered_bytes >> q->piece_shift, len_bytes, count, done = 0;
 	struct iovec *pieces;
 	int ret = -ENOMEM;
 
@@ -296,14 +317,14 @@ bool spw_engine__uring_grow(struct spw_queue *q, struct spw_uring *u, const stru
 	count = count_pieces(q, len_bytes);
 	pieces = cut_pieces(q, q->arena_base, len_bytes, count, count);
 	if (pieces)
-		ret = update_pieces(u, (uint32_t)first, &pieces[first], count - first);
+		ret = update_rest(u, first, pieces, count, &done);
 	free(pieces);
-	if (ret > 0)
-		q->registered_bytes = SPW_MIN((first + (unsigned)ret) << q->piece_shift, len_bytes);
-	if (q->registered_bytes == len_bytes)
+	if (done > 0)
+		q->registered_bytes = SPW_MIN((first + done) << q->piece_shift, len_bytes);
+	if (ret == 0)
 		return true;
 	u->growable_bytes = 0;
-	warn_registered_in_part(q, spw_strerror(SPW_MIN(ret, 0)));
+	warn_registered_in_part(q, len_bytes, ret);
 	return end_bytes <= q->registered_bytes;
 }
 

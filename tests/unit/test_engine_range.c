@@ -352,6 +352,26 @@ RANGE_CASE(test_growth_that_is_refused)
 	assert_string_equal(drive_log, "");
 }
 
+/* Some of the pieces are registered, and a call that takes some does not say why it stopped. */
+RANGE_CASE(test_growth_in_part)
+{
+	size_t len;
+	char *arena = spw_arena_memory(drive_arena, &len);
+	struct spw_io io = an_io(SPW_READ, arena + (8u << 20), 65536);
+	char range[64];
+
+	drive_queue->piece_shift = 20;
+	update_limit = 3;
+	pinned = 0;
+	pin_max = 10u << 20;
+	assert_true(spw_engine__uring_grow(drive_queue, drive_queue->state, &io));
+	assert_int_equal(drive_queue->registered_bytes, 11u << 20);
+	assert_logged("only the first 11 of 34 MiB of memory are registered");
+	(void)snprintf(range, sizeof(range), "5120 KiB from %p on: Cannot allocate memory",
+		       (void *)(arena + (11u << 20)));
+	assert_logged(range);
+}
+
 /* Growing pins twice for a moment, which a limit might not allow. */
 RANGE_CASE(test_a_limit_below_twice_the_arena)
 {
