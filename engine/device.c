@@ -112,7 +112,7 @@ int spw_device_pread(const struct spw_device *device, void *buf, size_t len, uin
 {
 	int ret = spw_engine__device_check_transfer(device, buf, len, offset_bytes);
 
-	return ret ? ret : device->ops->transfer(device, SPW_READ, buf, len, offset_bytes);
+	return ret ? ret : device->ops->transfer_blocking(device, SPW_READ, buf, len, offset_bytes);
 }
 
 int spw_device_pwrite(const struct spw_device *device, const void *buf, size_t len,
@@ -123,8 +123,8 @@ int spw_device_pwrite(const struct spw_device *device, const void *buf, size_t l
 	if (ret == 0 && device->read_only)
 		ret = spw_engine__device_failed(device, "write", len, offset_bytes, -EBADF);
 	return ret ? ret
-		   : device->ops->transfer(device, SPW_WRITE, (void *)(uintptr_t)buf, len,
-					   offset_bytes);
+		   : device->ops->transfer_blocking(device, SPW_WRITE, (void *)(uintptr_t)buf, len,
+						    offset_bytes);
 }
 
 int spw_device_sync(const struct spw_device *device)

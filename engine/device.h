@@ -10,9 +10,9 @@
 /* Any threads; errors set spw_last_error(); range, alignment and the right to write have been
  * checked. */
 struct spw_device_ops {
-	/* SPW_READ or SPW_WRITE: transfer all. A write is durable after sync. */
-	int (*transfer)(const struct spw_device *device, enum spw_op op, void *buf, size_t len,
-			uint64_t offset_bytes);
+	/* SPW_READ or SPW_WRITE: return when all is transferred. A write is durable after sync. */
+	int (*transfer_blocking)(const struct spw_device *device, enum spw_op op, void *buf,
+				 size_t len, uint64_t offset_bytes);
 	int (*sync)(const struct spw_device *device);
 	/* Called only if geometry.discards. */
 	int (*discard)(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes);

@@ -206,7 +206,7 @@ static int file_unlock(const struct spw_device *device, uint64_t offset_bytes, u
 }
 
 static const struct spw_device_ops file_ops = {
-	.transfer = file_transfer,
+	.transfer_blocking = file_transfer,
 	.sync = file_sync,
 	.discard = file_discard,
 	.size = file_size,

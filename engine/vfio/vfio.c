@@ -669,7 +669,7 @@ static void vfio_close(struct spw_device *device)
 }
 
 static const struct spw_device_ops vfio_ops = {
-	.transfer = vfio_transfer,
+	.transfer_blocking = vfio_transfer,
 	.sync = vfio_sync,
 	.discard = vfio_discard,
 	.write_zeroes = vfio_write_zeroes,

@@ -250,7 +250,7 @@ static void sim_device_close(struct spw_device *device)
 }
 
 static const struct spw_device_ops ops = {
-	.transfer = transfer,
+	.transfer_blocking = transfer,
 	.sync = sim_device_sync,
 	.discard = sim_device_discard,
 	.size = sim_device_size,

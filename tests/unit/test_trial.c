@@ -33,7 +33,7 @@ static int transfer(const struct spw_device *device, enum spw_op op, void *buf, 
 
 static int try(uint32_t claimed, uint64_t len)
 {
-	static const struct spw_device_ops ops = {.transfer = transfer};
+	static const struct spw_device_ops ops = {.transfer_blocking = transfer};
 	static char path[] = "drive";
 	struct spw_device device = {.path = path,
 				    .ops = &ops,
