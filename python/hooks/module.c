@@ -5,6 +5,7 @@
 #include "port.h"
 #include "recompute.h"
 #include "saved.h"
+#include "saved_tensor.h"
 
 /* ---- The session ---- */
 

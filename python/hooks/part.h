@@ -3,7 +3,7 @@
 #ifndef SPW_HOOKS_PART_H
 #define SPW_HOOKS_PART_H
 
-#include "saved.h"
+#include "saved_tensor.h"
 
 /* Return: 1 it is not offered, whatever its shape; 0 its storage is known now; -1 */
 int is_skipped(struct session *session, struct seen *seen);

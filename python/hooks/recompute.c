@@ -2,7 +2,7 @@
 /* hooks/recompute.c - scopes that can be recomputed, and the tensors discarded because of that */
 #include "recompute.h"
 #include "port.h"
-#include "saved.h"
+#include "saved_tensor.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
 #define SPW_HOOKS_USERS_H
 
 #include "port.h"
-#include "saved.h"
+#include "saved_tensor.h"
 
 /* The saved tensors that share one entry of the cache. */
 struct users {
