@@ -9,8 +9,8 @@
 #include "layout/commit.h"
 #include "store/drive_health.h"
 #include "store/flush.h"
+#include "store/open_store.h"
 #include "store/request.h"
-#include "store/store.h"
 #include "store/trim.h"
 #include "util/util.h"
 

@@ -14,7 +14,7 @@
 #include "alloc/alloc.h"
 #include "drives/safety.h"
 #include "engine/trial.h"
-#include "store/store.h"
+#include "store/open_store.h"
 #include "util/util.h"
 
 /* Return: as spw_engine__trial_alignment(); -ENOSPC: no block is free. */

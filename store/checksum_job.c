@@ -9,8 +9,8 @@
 
 #include "store/copy.h"
 #include "store/object.h"
+#include "store/open_store.h"
 #include "store/request.h"
-#include "store/store.h"
 #include "store/transfer.h"
 #include "util/checksum.h"
 #include "util/util.h"

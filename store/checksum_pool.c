@@ -14,9 +14,9 @@
 #include "store/cpus.h"
 #include "store/inbox.h"
 #include "store/object.h"
+#include "store/open_store.h"
 #include "store/priority.h"
 #include "store/request.h"
-#include "store/store.h"
 #include "store/transfer.h"
 #include "util/util.h"
 
@@ -92,9 +92,9 @@ struct transfer *spw_store__pool_take(struct spw_taker *taker)
 
 /* ---- The worker's side ---- */
 
-static bool keeps_busy(const struct spw_checksum_pool *pool, uint32_t posted)
+static bool keeps_busy(const struct spw_checksum_pool *pool, uint32_t transfers)
 {
-	return posted >= POSTED_PER_WORKER * (pool->count + 1);
+	return transfers >= POSTED_PER_WORKER * (pool->count + 1);
 }
 
 bool spw_store__pool_has_room(const struct spw_checksum_pool *pool)
@@ -102,9 +102,9 @@ bool spw_store__pool_has_room(const struct spw_checksum_pool *pool)
 	return !keeps_busy(pool, pool->writes);
 }
 
-bool spw_store__pool_is_idle(const struct spw_checksum_pool *pool)
+bool spw_store__pool_is_idle(const struct spw_store *store)
 {
-	return !keeps_busy(pool, pool->posted);
+	return !keeps_busy(store->pool, store->transfers_posted);
 }
 
 bool spw_store__pool_wanted(const struct transfer *transfer)
@@ -133,7 +133,7 @@ void spw_store__pool_post(struct transfer *transfer)
 	SPW_ASSERT(!transfer->in_flight || (transfer->job.op == SPW_WRITE && !transfer->bounce));
 	transfer->posted = true;
 	transfer->request->in_flight++;
-	store->pool->posted++;
+	store->transfers_posted++;
 	store->pool->writes += holds_slot(transfer);
 	/* POOL-4 */
 	drive->in_flight += holds_slot(transfer);
@@ -147,13 +147,13 @@ void spw_store__pool_end(struct transfer *transfer)
 	struct store_drive *drive = &store->drives[store->pieces[transfer->piece].drive];
 
 	SPW_ASSERT(transfer->posted && transfer->request->in_flight > 0); /* POOL-1 */
-	SPW_ASSERT(store->pool->posted > 0);
+	SPW_ASSERT(store->transfers_posted > 0);
 	SPW_ASSERT(!holds_slot(transfer) ||
 		   (store->pool->writes > 0 && drive->in_flight > 0)); /* POOL-4 */
 	SPW_ASSERT(!transfer->bounce || drive->bounces > 0);
 	transfer->posted = false;
 	transfer->request->in_flight--;
-	store->pool->posted--;
+	store->transfers_posted--;
 	store->pool->writes -= holds_slot(transfer);
 	drive->in_flight -= holds_slot(transfer);
 	drive->bounces -= transfer->bounce != NULL;
@@ -241,7 +241,7 @@ void spw_store__pool_close(struct spw_store *store)
 {
 	if (!store->pool)
 		return;
-	SPW_ASSERT(store->pool->posted == 0);
+	SPW_ASSERT(store->transfers_posted == 0);
 	for (unsigned i = 0; i < RINGS; i++)
 		free(store->pool->rings[i].slots);
 	free(store->pool);
@@ -290,7 +290,7 @@ void spw_store__pool_stop(struct spw_store *store)
 {
 	struct spw_checksum_pool *pool = store->pool;
 
-	SPW_ASSERT(pool->posted == 0);
+	SPW_ASSERT(store->transfers_posted == 0);
 	atomic_store(&pool->stopping, true);
 	(void)atomic_fetch_add(&pool->wakes, 1);
 	(void)syscall(SYS_futex, &pool->wakes, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);

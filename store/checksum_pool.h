@@ -64,8 +64,7 @@ struct spw_checksum_pool {
 	_Atomic bool stopping;
 	/* worker */
 	uint32_t count;  /* helpers: constant while the store is open */
-	uint32_t posted; /* transfers, until spw_store__pool_end() */
-	uint32_t writes; /* of these, writes that occupy a slot (POOL-4) */
+	uint32_t writes; /* posted ones that occupy a slot (POOL-4) */
 	struct spw_taker worker;
 	struct spw_taker each[SPW_WORKERS_MAX - 1];
 };
@@ -81,7 +80,7 @@ void spw_store__pool_close(struct spw_store *store);
 /* Worker: may another write be posted that occupies a slot (POOL-5)? */
 bool spw_store__pool_has_room(const struct spw_checksum_pool *pool);
 /* Worker: will a thread run out of work soon? */
-bool spw_store__pool_is_idle(const struct spw_checksum_pool *pool);
+bool spw_store__pool_is_idle(const struct spw_store *store);
 /* Worker: is the job large enough to post? Smaller ones are run at once. */
 bool spw_store__pool_wanted(const struct transfer *transfer);
 void spw_store__pool_post(struct transfer *transfer);

@@ -16,7 +16,7 @@
 #include "store/checksums.h"
 
 #include "store/checksum_pool.h"
-#include "store/store.h"
+#include "store/open_store.h"
 #include "store/transfer.h"
 #include "util/util.h"
 
@@ -59,7 +59,7 @@ static bool is_to_be_summed(const struct transfer *transfer)
 	const struct spw_store *store = transfer->store;
 
 	return transfer->turn <= writes_ended(drive_of(transfer)) + 1 ||
-	       (!store->writes_first && spw_store__pool_is_idle(store->pool));
+	       (!store->writes_first && spw_store__pool_is_idle(store));
 }
 
 void spw_store__checksums_post(struct spw_store *store)

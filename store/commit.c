@@ -35,8 +35,8 @@
 #include "layout/layout.h"
 #include "store/inbox.h"
 #include "store/object.h"
+#include "store/open_store.h"
 #include "store/request.h"
-#include "store/store.h"
 #include "store/submit.h"
 #include "util/util.h"
 

@@ -4,7 +4,7 @@
 #define SPW_STORE_COMMIT_H
 
 #include "layout/commit.h"
-#include "store/store.h"
+#include "store/open_store.h"
 
 /* A reference to each object of a set keeps its blocks (DURABLE-3). */
 struct committed {

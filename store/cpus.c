@@ -5,7 +5,7 @@
 #include <numa.h>
 #include <pthread.h>
 
-#include "store/store.h"
+#include "store/open_store.h"
 #include "util/parallel.h"
 #include "util/util.h"
 

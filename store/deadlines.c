@@ -6,8 +6,8 @@
 #include <stdio.h>
 
 #include "store/object.h"
+#include "store/open_store.h"
 #include "store/request.h"
-#include "store/store.h"
 #include "store/transfer.h"
 #include "store/write.h"
 #include "util/util.h"

@@ -6,7 +6,7 @@
 #include <stdio.h>
 
 #include "alloc/alloc.h"
-#include "store/store.h"
+#include "store/open_store.h"
 #include "util/util.h"
 
 /* Rare enough to cost nothing, often enough that new space is used within a step. */

@@ -5,8 +5,8 @@
 #include <errno.h>
 
 #include "store/drive_health.h"
+#include "store/open_store.h"
 #include "store/request.h"
-#include "store/store.h"
 #include "util/util.h"
 
 static void flush_next(struct spw_store *store);

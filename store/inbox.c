@@ -4,7 +4,7 @@
 
 #include <errno.h>
 
-#include "store/store.h"
+#include "store/open_store.h"
 #include "util/util.h"
 
 /*

@@ -7,8 +7,8 @@
 #include "alloc/alloc.h"
 #include "store/drive_health.h"
 #include "store/inbox.h"
+#include "store/open_store.h"
 #include "store/slots.h"
-#include "store/store.h"
 #include "util/checksum.h"
 #include "util/util.h"
 

@@ -11,7 +11,7 @@
 
 #include "alloc/alloc.h"
 #include "store/inbox.h"
-#include "store/store.h"
+#include "store/open_store.h"
 
 #define PIECE_NONE  UINT32_MAX
 #define HANDLE_HOLE 0 /* not placed, and will not be */

@@ -10,7 +10,7 @@
 #include "status/status.h"
 #include "layout/layout.h"
 #include "store/publish.h"
-#include "store/store.h"
+#include "store/open_store.h"
 #include "util/util.h"
 
 /* @locked: by a process that no status page names. Return: 0; -EBUSY; -errno. */

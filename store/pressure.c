@@ -11,9 +11,9 @@
 #include <string.h>
 
 #include "store/drive_health.h"
+#include "store/open_store.h"
 #include "store/priority.h"
 #include "store/request.h"
-#include "store/store.h"
 #include "util/util.h"
 
 void spw_store__pressure_begin(struct spw_request *request)

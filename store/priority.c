@@ -2,7 +2,7 @@
 /* store/priority.c - what a drive serves next: the highest priority, without starving others */
 #include "store/priority.h"
 
-#include "store/store.h"
+#include "store/open_store.h"
 
 static bool priority_waits(const struct spw_store *store, const struct store_drive *drive,
 			   int priority)

@@ -11,8 +11,8 @@
 
 #include "status/status.h"
 #include "store/drive_health.h"
+#include "store/open_store.h"
 #include "store/stats.h"
-#include "store/store.h"
 #include "store/transfer.h"
 #include "util/util.h"
 

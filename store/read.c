@@ -19,9 +19,9 @@
 #include "store/copy.h"
 #include "store/drive_health.h"
 #include "store/object.h"
+#include "store/open_store.h"
 #include "store/priority.h"
 #include "store/request.h"
-#include "store/store.h"
 #include "store/transfer.h"
 #include "util/util.h"
 

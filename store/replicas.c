@@ -3,8 +3,8 @@
 #include "store/replicas.h"
 
 #include "store/object.h"
+#include "store/open_store.h"
 #include "store/request.h"
-#include "store/store.h"
 
 void spw_store__replicas_look(struct spw_request *request)
 {

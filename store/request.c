@@ -11,9 +11,9 @@
 
 #include "store/inbox.h"
 #include "store/object.h"
+#include "store/open_store.h"
 #include "store/pressure.h"
 #include "store/slots.h"
-#include "store/store.h"
 #include "util/probes.h"
 #include "util/util.h"
 

@@ -14,8 +14,8 @@
 #include "store/commit.h"
 #include "store/inbox.h"
 #include "store/object.h"
+#include "store/open_store.h"
 #include "store/request.h"
-#include "store/store.h"
 #include "util/util.h"
 
 struct resilver {

@@ -25,7 +25,7 @@
 #include "layout/layout.h"
 #include "store/commit.h"
 #include "store/object.h"
-#include "store/store.h"
+#include "store/open_store.h"
 #include "util/checksum.h"
 #include "util/util.h"
 

@@ -17,7 +17,7 @@
 #include "store/commit.h"
 #include "store/inbox.h"
 #include "store/object.h"
-#include "store/store.h"
+#include "store/open_store.h"
 #include "util/checksum.h"
 #include "util/parallel.h"
 #include "util/util.h"

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "store/checksum_pool.h"
+#include "store/open_store.h"
 #include "store/pressure.h"
-#include "store/store.h"
 #include "util/util.h"
 
 const char *spw_store_description(const struct spw_store *store)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* store/store.c - open and close a store; its options and its memory */
-#include "store/store.h"
+#include "store/open_store.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -8,10 +8,10 @@
 #include "store/inbox.h"
 #include "store/mirror.h"
 #include "store/object.h"
+#include "store/open_store.h"
 #include "store/pressure.h"
 #include "store/request.h"
 #include "store/stats.h"
-#include "store/store.h"
 #include "util/probes.h"
 #include "util/util.h"
 

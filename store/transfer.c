@@ -6,10 +6,9 @@
 
 #include "engine/register.h"
 #include "store/object.h"
+#include "store/open_store.h"
 #include "store/priority.h"
 #include "store/request.h"
-#include "store/store.h"
-#include "store/worker.h"
 #include "util/histogram.h"
 #include "util/util.h"
 

@@ -6,8 +6,8 @@
 
 #include "alloc/alloc.h"
 #include "drives/safety.h"
+#include "store/open_store.h"
 #include "store/request.h"
-#include "store/store.h"
 
 /* Extents worth a discard, and few enough that the worker is not away for long. */
 #define TRIM_BLOCKS_MIN  256u

@@ -10,8 +10,8 @@
 
 #include "store/checksum_pool.h"
 #include "store/inbox.h"
+#include "store/open_store.h"
 #include "store/request.h"
-#include "store/store.h"
 #include "store/worker.h"
 #include "util/util.h"
 

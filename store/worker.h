@@ -6,14 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "store/checksum_pool.h"
-#include "store/store.h"
-
-/* A completion or a message of a helper will come without a further request. */
-static inline bool spw_store__is_busy(const struct spw_store *store)
-{
-	return store->transfers_in_flight > 0 || store->pool->posted > 0;
-}
+struct spw_store;
 
 /*
  * Receive, schedule, reap. @wait: sleep until there is work, at most for @limit_ns (negative: no

@@ -39,7 +39,7 @@ done
 begin "includes: no layer reaches upwards"
 expect_refused util/bad.h '#include "alloc/alloc.h"'
 expect_refused util/bad.h '#include <spillway/engine.h>'
-expect_refused engine/bad.c '#include "store/store.h"'
+expect_refused engine/bad.c '#include "store/open_store.h"'
 expect_refused engine/bad.c '#  include <spillway/store.h>'
 expect_refused store/bad.c '#include "tensor/cache.h"'
 expect_refused store/bad.c '#include <spillway/cache.h>'
@@ -50,18 +50,18 @@ expect_allowed engine/open.c '#include "engine/vfio/vfio.h"'
 expect_allowed engine/vfio/good.c '#include "engine/device.h"'
 expect_refused engine/nvme/bad.c '#include "engine/vfio/vfio.h"'
 expect_refused drives/bad.c '#include "drives/vfio/bind.h"'
-expect_refused drives/bad.c '#include "store/store.h"'
+expect_refused drives/bad.c '#include "store/open_store.h"'
 expect_allowed drives/vfio/good.c '#include "drives/safety.h"'
 expect_refused tools/ui/bad.c '#include "tools/bench/bench.h"'
 
 begin "includes: tensor sees the store's header and nothing below"
-expect_refused tensor/bad.c '#include "store/store.h"'
+expect_refused tensor/bad.c '#include "store/open_store.h"'
 expect_refused tensor/bad.c '#include "engine/queue.h"'
 expect_refused tensor/bad.c '#include <spillway/engine.h>'
 expect_allowed tensor/good.c '#include <spillway/store.h>'
 
 begin "includes: state sees the store's header and nothing below"
-expect_refused state/bad.c '#include "store/store.h"'
+expect_refused state/bad.c '#include "store/open_store.h"'
 expect_refused state/bad.c '#include "layout/commit.h"'
 expect_refused state/bad.c '#include <spillway/cache.h>'
 expect_refused store/bad.c '#include <spillway/state.h>'

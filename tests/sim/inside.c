@@ -8,7 +8,7 @@
 #include "engine/arena.h"
 #include "store/checksum_pool.h"
 #include "store/object.h"
-#include "store/store.h"
+#include "store/open_store.h"
 #include "store/transfer.h"
 #include "util/util.h"
 #include "tests/sim/sim.h"
@@ -148,7 +148,7 @@ void sim_check_empty(uint64_t arena_bytes_used, uint32_t bounces, uint32_t manif
 	uint64_t used_blocks = 0;
 
 	sim_check_inside();
-	REQUIRE(store->transfers_in_flight == 0 && store->pool->posted == 0);
+	REQUIRE(store->transfers_in_flight == 0 && store->transfers_posted == 0);
 	REQUIRE(!store->writes_first && store->reads_waiting == 0 && !store->flush_first &&
 		!store->flushing);
 	REQUIRE(atomic_load(&store->objects_alive) == manifests);
@@ -195,7 +195,7 @@ void sim_inside_opened(uint64_t *arena_bytes_used, uint32_t *bounces)
 
 uint32_t sim_inside_transfers(void)
 {
-	return sim_world.store->transfers_in_flight + sim_world.store->pool->posted;
+	return sim_world.store->transfers_in_flight + sim_world.store->transfers_posted;
 }
 
 bool sim_inside_no_requests(void)

@@ -10,8 +10,8 @@
 
 #include "store/copy.h"
 #include "store/object.h"
+#include "store/open_store.h"
 #include "store/request.h"
-#include "store/store.h"
 #include "store/transfer.h"
 #include "store/write.h"
 #include "tensor/entry.h"

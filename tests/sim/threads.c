@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "store/checksum_pool.h"
-#include "store/store.h"
+#include "store/open_store.h"
 #include "store/transfer.h"
 #include "tests/sim/sim.h"
 

@@ -15,7 +15,7 @@
 
 #include "layout/layout.h"
 #include "store/object.h"
-#include "store/store.h"
+#include "store/open_store.h"
 #include "store/transfer.h"
 #include "util/util.h"
 #include "tests/sim/sim.h"

@@ -17,7 +17,7 @@
 #include "tests/random.h"
 
 #include "store/object.h"
-#include "store/store.h"
+#include "store/open_store.h"
 #include "tests/sim/sim.h"
 #include "util/util.h"
 

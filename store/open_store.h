@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/store.h - an open store and its drives; how its threads share it
+ * store/open_store.h - an open store and its drives; how its threads share it
  *
  * Threads
  *   caller     any thread: takes request and object slots, reserves space, pushes messages.
@@ -37,8 +37,8 @@
  *   STORE-10   A request's message is in the inbox once at most. While it is there the request does
  *              not end, so its slot is not used again.
  */
-#ifndef SPW_STORE_STORE_H
-#define SPW_STORE_STORE_H
+#ifndef SPW_STORE_OPEN_STORE_H
+#define SPW_STORE_OPEN_STORE_H
 
 #include <pthread.h>
 #include <sched.h>
@@ -187,6 +187,7 @@ struct spw_store {
 	uint32_t pieces_max, pieces_fresh, piece_free;
 	struct transfer *transfers, *transfer_free;
 	uint32_t transfers_total, transfers_in_flight;
+	uint32_t transfers_posted; /* to helpers (POOL-1), until spw_store__pool_end() */
 	struct spw_checksum_pool *pool;
 	uint32_t overlap_bytes_min; /* smaller jobs are not posted */
 	uint8_t *tails;             /* block_bytes for each transfer */
@@ -221,6 +222,12 @@ struct spw_store {
 	_Atomic uint64_t
 		steps[(sizeof(struct spw_cache_stats) - sizeof(size_t)) / sizeof(uint64_t)];
 };
+
+/* A completion or a message of a helper will come without a further request. */
+static inline bool spw_store__is_busy(const struct spw_store *store)
+{
+	return store->transfers_in_flight > 0 || store->transfers_posted > 0;
+}
 
 /* One thread writes a counter, as a rule the worker; any thread reads it. */
 static inline void count_add(_Atomic uint64_t *counter, uint64_t amount)
