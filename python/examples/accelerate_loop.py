@@ -11,7 +11,6 @@ Without --devices activations stay in memory, and the losses are the same. `acce
 """
 from __future__ import annotations
 
-import argparse
 import contextlib
 import sys
 
@@ -19,19 +18,13 @@ import torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader, TensorDataset
 
-import spillway
 import spillway.torch as st
-from common import cuts_of, loss_of, say_activations, text_of, trainer_options
+from common import cuts_of, gpt_options, loss_of, run, say_activations, text_of
 from gpt import GPT
 
 
-def options() -> argparse.Namespace:
-    args = trainer_options(__doc__).parse_args()
-    args.heads, args.dropout, args.mode = args.hidden // 64, 0.0, "keep"  # as GPT asks for them
-    return args
-
-
-def train(args: argparse.Namespace) -> None:
+def train() -> None:
+    args = gpt_options(__doc__)
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
     torch.manual_seed(20)
     model = GPT(args)
@@ -58,14 +51,5 @@ def train(args: argparse.Namespace) -> None:
     accelerator.end_training()
 
 
-def main() -> int:
-    try:
-        train(options())
-    except spillway.SpillwayError as error:
-        print(f"accelerate_loop: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("accelerate_loop", train))

@@ -25,7 +25,7 @@ import spillway
 import spillway.torch as st
 from gradients import POLICIES, Stepper
 from spillway.cache import CacheStats
-from spillway.demo.data import collect_text, tokens_of
+from spillway.demo.data import text_in, tokens_of
 from spillway.demo.ending import exits_on
 from spillway.demo.memory import RssPeaks, rss_peak_bytes
 
@@ -176,14 +176,30 @@ def trainer_options(description: Optional[str]) -> argparse.ArgumentParser:
     return parser
 
 
+def run(name: str, train: Callable[[], None]) -> int:
+    """The exit code of one of them; if drives end it, a line says why."""
+    try:
+        train()
+    except spillway.SpillwayError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def gpt_options(description: Optional[str]) -> argparse.Namespace:
+    """Of those that train the GPT of gpt.py."""
+    args = trainer_options(description).parse_args()
+    args.heads, args.dropout, args.mode = args.hidden // 64, 0.0, "keep"
+    return args
+
+
 def say_activations(stats: CacheStats) -> None:
     print(f"activations: {stats.activation_bytes_max >> 20} MiB in memory at most, "
           f"{stats.bytes_spilled >> 20} MiB written")
 
 
 def text_of(args: argparse.Namespace) -> Tensor:
-    text = collect_text(args.text) if args.text.is_dir() else args.text.read_bytes()
-    return tokens_of(text, 4 * args.sequence)
+    return tokens_of(text_in(args.text), 4 * args.sequence)
 
 
 def offload_of(args: argparse.Namespace, model: nn.Module, store: Any) -> Any:

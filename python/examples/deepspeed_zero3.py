@@ -37,9 +37,8 @@ if not torch.cuda.is_available():
 
 import deepspeed
 
-from common import cuts_of, loss_of, say_activations
+from common import cuts_of, loss_of, say_activations, text_of
 from gpt import Block
-from spillway.demo.data import collect_text, tokens_of
 from spillway.demo.memory import rss_peak_bytes
 
 HERE = Path(__file__).resolve().parents[2]
@@ -141,8 +140,7 @@ def train(args: argparse.Namespace) -> Optional[Any]:
     if args.resume:
         _, state = engine.load_checkpoint(args.resume)
         first = state["step"]
-    text = collect_text(args.text) if args.text.is_dir() else args.text.read_bytes()
-    tokens = tokens_of(text, 4 * args.sequence)
+    tokens = text_of(args)
     seed = torch.Generator().manual_seed(20 + torch.distributed.get_rank())
     for step, rows in zip(range(args.steps), cuts_of(tokens, args.batch, args.sequence + 1, seed)):
         if step >= first:

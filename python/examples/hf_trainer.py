@@ -14,15 +14,14 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from typing import Any, Dict, Optional
+from typing import Any, Dict
 
 import torch
 from torch.utils.data import Dataset
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
-import spillway
-from common import say_activations, trainer_options
-from spillway.demo.data import collect_text, tokens_of
+from common import run, say_activations, trainer_options
+from spillway.demo.data import text_in, tokens_of
 from spillway.integrations.transformers import enable
 
 
@@ -51,7 +50,6 @@ class Text(Dataset):
 
 
 def make_trainer(chosen: argparse.Namespace) -> Any:
-    text = collect_text(chosen.text) if chosen.text.is_dir() else chosen.text.read_bytes()
     torch.manual_seed(20)
     model = LlamaForCausalLM(LlamaConfig(
         vocab_size=256, hidden_size=chosen.hidden, intermediate_size=3 * chosen.hidden,
@@ -60,10 +58,10 @@ def make_trainer(chosen: argparse.Namespace) -> Any:
         chosen.output, max_steps=chosen.steps, per_device_train_batch_size=chosen.batch,
         save_steps=chosen.save_steps, logging_steps=1, disable_tqdm=not sys.stderr.isatty(),
         report_to="none", seed=20)
-    return Trainer(model, arguments, train_dataset=Text(text, chosen.sequence))
+    return Trainer(model, arguments, train_dataset=Text(text_in(chosen.text), chosen.sequence))
 
 
-def main() -> Optional[int]:
+def train() -> None:
     chosen = options()
     trainer = make_trainer(chosen)
     callback = enable(trainer, chosen.devices.split(",")) if chosen.devices else None
@@ -71,14 +69,10 @@ def main() -> Optional[int]:
         trainer.train(resume_from_checkpoint=chosen.resume)
     except KeyboardInterrupt:
         print("hf_trainer: interrupted; --resume goes on from the last checkpoint", file=sys.stderr)
-        return 130
-    except spillway.SpillwayError as error:
-        print(f"hf_trainer: {error}", file=sys.stderr)
-        return 1
+        sys.exit(130)
     if callback is not None and callback.stats is not None:
         say_activations(callback.stats)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("hf_trainer", train))

@@ -19,16 +19,9 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-import spillway
-from common import loss_of, say_activations, text_of, trainer_options
+from common import gpt_options, loss_of, run, say_activations, text_of
 from gpt import GPT, batches
 from spillway.integrations.lightning import SpillwayCallback
-
-
-def options() -> argparse.Namespace:
-    args = trainer_options(__doc__).parse_args()
-    args.heads, args.dropout, args.mode = args.hidden // 64, 0.0, "keep"  # as GPT asks for them
-    return args
 
 
 class Pieces(IterableDataset):
@@ -56,22 +49,17 @@ class Module(LightningModule):
         return torch.optim.AdamW(self.parameters(), lr=3e-4)
 
 
-def main() -> int:
-    args = options()
+def train() -> None:
+    args = gpt_options(__doc__)
     torch.manual_seed(20)
     callback = SpillwayCallback(args.devices.split(",")) if args.devices else None
     trainer = Trainer(max_steps=args.steps, callbacks=[callback] if callback else [],
                       accelerator="cpu", logger=False, enable_checkpointing=False,
                       enable_model_summary=False, enable_progress_bar=False)
-    try:
-        trainer.fit(Module(args), DataLoader(Pieces(args), batch_size=None))
-    except spillway.SpillwayError as error:
-        print(f"lightning_trainer: {error}", file=sys.stderr)
-        return 1
+    trainer.fit(Module(args), DataLoader(Pieces(args), batch_size=None))
     if callback is not None and callback.stats is not None:
         say_activations(callback.stats)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("lightning_trainer", train))

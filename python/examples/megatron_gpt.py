@@ -26,9 +26,8 @@ from megatron.core.transformer import TransformerConfig
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-import spillway
 import spillway.torch as st
-from common import cuts_of, positive, say_activations, text_of, trainer_options
+from common import cuts_of, positive, run, say_activations, text_of, trainer_options
 from spillway.schedules import wrap_megatron
 
 GPU = torch.cuda.is_available()
@@ -87,6 +86,7 @@ def forward_step(batches: Iterator[Tensor], model: GPTModel) -> Tuple[Tensor, An
     return model(tokens, places, future[None, None], labels=labels), loss_of
 
 
+@one_process()
 def train(args: argparse.Namespace) -> None:
     model = make_model(args)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
@@ -120,13 +120,7 @@ def main() -> int:
     parser = trainer_options(__doc__)
     parser.add_argument("--micro-batches", type=positive, default=2, help="per step (2)")
     args = parser.parse_args()
-    try:
-        with one_process():
-            train(args)
-    except spillway.SpillwayError as error:
-        print(f"megatron_gpt: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run("megatron_gpt", lambda: train(args))
 
 
 if __name__ == "__main__":

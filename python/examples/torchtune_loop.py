@@ -19,8 +19,7 @@ import torch
 from torchtune import training
 from torchtune.models.llama3 import llama3
 
-import spillway
-from common import cuts_of, loss_of, say_activations, text_of, trainer_options
+from common import cuts_of, loss_of, run, say_activations, text_of, trainer_options
 from spillway.integrations.torchtune import Switch, install
 
 
@@ -49,14 +48,10 @@ def main() -> int:
     args = trainer_options(__doc__).parse_args()
     switch = install(args.devices.split(",")) if args.devices else None
     try:
-        train(args, switch)
-    except spillway.SpillwayError as error:
-        print(f"torchtune_loop: {error}", file=sys.stderr)
-        return 1
+        return run("torchtune_loop", lambda: train(args, switch))
     finally:
         if switch is not None:
             switch.end()
-    return 0
 
 
 if __name__ == "__main__":

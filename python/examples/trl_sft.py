@@ -21,9 +21,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from trl import SFTConfig, SFTTrainer
 
-import spillway
-from common import say_activations, trainer_options
-from spillway.demo.data import collect_text
+from common import run, say_activations, trainer_options
+from spillway.demo.data import text_in
 from spillway.integrations.transformers import enable
 
 END = "<end>"
@@ -39,8 +38,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 def texts_of(args: argparse.Namespace) -> Dataset:
     """Pieces of a sequence each."""
-    text = collect_text(args.text) if args.text.is_dir() else args.text.read_bytes()
-    letters = text.decode("latin-1")
+    letters = text_in(args.text).decode("latin-1")
     return Dataset.from_dict({"text": [letters[start : start + args.sequence] for start in range(
         0, len(letters) - args.sequence + 1, args.sequence)]})
 
@@ -61,19 +59,14 @@ def make_trainer(args: argparse.Namespace) -> Any:
     return SFTTrainer(model, config, train_dataset=texts_of(args), processing_class=tokenizer)
 
 
-def main() -> int:
+def train() -> None:
     args = trainer_options(__doc__).parse_args()
     trainer = make_trainer(args)
     callback = enable(trainer, args.devices.split(",")) if args.devices else None
-    try:
-        trainer.train()
-    except spillway.SpillwayError as error:
-        print(f"trl_sft: {error}", file=sys.stderr)
-        return 1
+    trainer.train()
     if callback is not None and callback.stats is not None:
         say_activations(callback.stats)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("trl_sft", train))

@@ -35,7 +35,7 @@ import spillway
 
 from .._core import library
 from ..bench import blas, results
-from ..demo.data import collect_text
+from ..demo.data import text_in
 from ..demo.ending import exits_on, later
 from .report import (GRADIENTS, MALLOCS, MODES, THROTTLED, Kind, differing, draw_curves, kind_of,
                      rows_of)
@@ -197,7 +197,7 @@ def text_of(args: argparse.Namespace) -> Iterator[Path]:
     if args.resume and (args.out / TEXT).exists():
         source = args.out / TEXT
     with tempfile.NamedTemporaryFile(prefix="spillway-bench-text.") as file:
-        file.write(collect_text(source) if source.is_dir() else source.read_bytes())
+        file.write(text_in(source))
         file.flush()
         yield Path(file.name)
 

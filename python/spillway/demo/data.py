@@ -33,6 +33,11 @@ def collect_text(root: Path) -> bytes:
     return b"".join(path.read_bytes() for path in _files(root))
 
 
+def text_in(path: Path) -> bytes:
+    """Of a file, or of all below a folder."""
+    return collect_text(path) if path.is_dir() else path.read_bytes()
+
+
 def tokens_of(text: bytes, at_least: int) -> Tensor:
     """One token per byte.
 
