@@ -110,11 +110,10 @@ static int connect_dtypes(PyObject *list)
 	return 0;
 }
 
-PyObject *connect_calls(PyObject *module, PyObject *args)
+PyObject *connect_calls(PyObject *Py_UNUSED(module), PyObject *args)
 {
 	PyObject *addresses, *things, *types;
 
-	(void)module;
 	if (!PyArg_ParseTuple(args, "O!O!O!", &PyTuple_Type, &addresses, &PyDict_Type, &things,
 			      &PyList_Type, &types) ||
 	    connect_library(addresses) || connect_things(things) || connect_dtypes(types))

@@ -215,9 +215,8 @@ static void leases_dealloc(PyObject *object)
 	object_free(object);
 }
 
-static PyObject *leases_shut(PyObject *object, PyObject *unused)
+static PyObject *leases_shut(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-	(void)unused;
 	atomic_store(&((struct leases_object *)object)->leases->open, NULL);
 	Py_RETURN_NONE;
 }

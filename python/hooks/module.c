@@ -9,37 +9,33 @@
 
 /* ---- The session ---- */
 
-static PyObject *session_drain_now(PyObject *object, PyObject *unused)
+static PyObject *session_drain_now(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-	(void)unused;
 	session_drain((struct session *)object);
 	Py_RETURN_NONE;
 }
 
-static PyObject *session_prune_now(PyObject *object, PyObject *unused)
+static PyObject *session_prune_now(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-	(void)unused;
 	if (session_prune((struct session *)object))
 		return NULL;
 	Py_RETURN_NONE;
 }
 
 /* The cache is closed and no longer reads memory. */
-static PyObject *session_forget(PyObject *object, PyObject *unused)
+static PyObject *session_forget(PyObject *object, PyObject *Py_UNUSED(unused))
 {
 	struct session *session = (struct session *)object;
 
-	(void)unused;
 	owners_end(&session->owners);
 	PyDict_Clear(session->records);
 	Py_RETURN_NONE;
 }
 
-static PyObject *session_counts(PyObject *object, PyObject *unused)
+static PyObject *session_counts(PyObject *object, PyObject *Py_UNUSED(unused))
 {
 	struct session *session = (struct session *)object;
 
-	(void)unused;
 	return Py_BuildValue("(kn)", (unsigned long)session->owners.held,
 			     PyDict_Size(session->records));
 }
@@ -185,9 +181,8 @@ static PyType_Spec session_spec = {
 
 /* ---- The module ---- */
 
-static PyObject *unpack(PyObject *module, PyObject *packed)
+static PyObject *unpack(PyObject *Py_UNUSED(module), PyObject *packed)
 {
-	(void)module;
 	if (Py_TYPE(packed) == saved_type)
 		return saved_unpack(packed);
 	if (Py_TYPE(packed) == kept_type)

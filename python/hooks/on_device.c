@@ -88,41 +88,37 @@ static void on_device_dealloc(PyObject *object)
 	Py_DECREF(type);
 }
 
-static PyObject *on_device_go_on(PyObject *object, PyObject *unused)
+static PyObject *on_device_go_on(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-	(void)unused;
 	if (on_go_on((struct on_device *)object))
 		return NULL;
 	Py_RETURN_NONE;
 }
 
-static PyObject *on_device_forget(PyObject *object, PyObject *unused)
+static PyObject *on_device_forget(PyObject *object, PyObject *Py_UNUSED(unused))
 {
 	struct on_device *on = (struct on_device *)object;
 
-	(void)unused;
 	owners_end(&on->owners);
 	PyDict_Clear(on->users);
 	Py_RETURN_NONE;
 }
 
-static PyObject *on_device_held(PyObject *object, PyObject *unused)
+static PyObject *on_device_held(PyObject *object, PyObject *Py_UNUSED(unused))
 {
 	struct owners *owners = &((struct on_device *)object)->owners;
 	PyObject *list = PyList_New(0);
 
-	(void)unused;
 	for (uint32_t place = 0; list && place < owners->max; place++)
 		if (owners->all[place].token != 0 && PyList_Append(list, owners->all[place].tensor))
 			Py_CLEAR(list);
 	return list;
 }
 
-static PyObject *on_device_known(PyObject *object, PyObject *unused)
+static PyObject *on_device_known(PyObject *object, PyObject *Py_UNUSED(unused))
 {
 	struct on_device *on = (struct on_device *)object;
 
-	(void)unused;
 	return PyLong_FromUnsignedLong((unsigned long)on->alive + on->owners.held);
 }
 

@@ -567,9 +567,8 @@ PyType_Spec copy_spec = {
 		},
 };
 
-static PyObject *port_finish_now(PyObject *object, PyObject *unused)
+static PyObject *port_finish_now(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-	(void)unused;
 	if (port_finish((struct port *)object))
 		return NULL;
 	Py_RETURN_NONE;

@@ -221,23 +221,21 @@ static PyObject *frame_capture(PyObject *object, PyObject *tensor)
 	return call(torch.detach, tensor);
 }
 
-static PyObject *frame_begin(PyObject *object, PyObject *unused)
+static PyObject *frame_begin(PyObject *object, PyObject *Py_UNUSED(unused))
 {
 	struct frame *frame = (struct frame *)object;
 
-	(void)unused;
 	frame->seen = 0;
 	return PyBool_FromLong(frame->discarded != NULL);
 }
 
 /* ---- As a Python object ---- */
 
-static PyObject *frame_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *frame_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs))
 {
 	struct frame *frame = (struct frame *)PyType_GenericAlloc(type, 0);
 
 	(void)args;
-	(void)kwargs;
 	if (frame)
 		frame->discarded_end = &frame->discarded;
 	return (PyObject *)frame;

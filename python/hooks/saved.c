@@ -97,9 +97,8 @@ static void saved_part(struct saved *saved)
 	Py_CLEAR(saved->borrowed);
 }
 
-PyObject *session_part(PyObject *session, PyObject *unused)
+PyObject *session_part(PyObject *session, PyObject *Py_UNUSED(unused))
 {
-	(void)unused;
 	while (((struct session *)session)->borrowers)
 		saved_part(((struct session *)session)->borrowers);
 	Py_RETURN_NONE;
@@ -533,9 +532,8 @@ PyObject *saved_unpack(PyObject *object)
 	return tensor;
 }
 
-static PyObject *saved_unpack_now(PyObject *object, PyObject *unused)
+static PyObject *saved_unpack_now(PyObject *object, PyObject *Py_UNUSED(unused))
 {
-	(void)unused;
 	return saved_unpack(object);
 }
 
