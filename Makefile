@@ -333,7 +333,7 @@ fio-page: all ## docs/FIO.md: which of fio's options are taken, have no effect o
 	@sed -i '/^<!-- spillway bench --fio-options -->$$/q' docs/FIO.md && $(BUILD)/spillway bench --fio-options >>docs/FIO.md
 
 .PHONY: counters
-counters: all ## docs/COUNTERS.md and the types of Python's stats() from the tables of include/spillway/counters.h
+counters: all ## docs/COUNTERS.md from the tables of include/spillway/counters.h
 	@SPILLWAY_LIBRARY=$(abspath $(BUILD))/libspillway.so scripts/counters.py
 
 .PHONY: bench-state
@@ -382,7 +382,7 @@ bench-replay: ## replay recorded steps on drives from 8 to 0.25 GB/s: our plans 
 headers := $(wildcard include/spillway/*.h)
 pages   := $(patsubst include/spillway/%.h,$(BUILD)/man/spillway-%.3,$(filter-out %/spillway.h,$(headers)))
 mans    := $(wildcard docs/*.1 docs/*.3) $(pages)
-pyfiles := $(shell find python/spillway -name '*.py' -o -name '*.pyi' -o -name py.typed 2>/dev/null)
+pyfiles := $(shell find python/spillway -name '*.py' -o -name py.typed 2>/dev/null)
 # Where the interpreters that the tests may take look for packages below PREFIX; asked once, when it is needed. If they do not look
 # below it at all, PYTHONPATH has to name the folder.
 pydir_query := import site; print(*[d for d in site.getsitepackages() if d.startswith("$(PREFIX)/lib/")][:1])
@@ -432,6 +432,7 @@ install: all $(BUILD)/spillway.pc $(pages) $(completed) $(fio_made) ## install u
 		echo "install the Python package into $(DESTDIR)$$dir"; \
 		for file in $(pyfiles); do install -D -m 644 $$file $(DESTDIR)$$dir/$${file#python/} || exit 1; done; \
 		for file in $(hooks_made); do install -D -m 755 $$file $(DESTDIR)$$dir/spillway/$${file##*/} || exit 1; done; \
+		for file in $(stub_made); do install -m 644 $$file $(DESTDIR)$$dir/spillway/_core/ || exit 1; done; \
 	done
 	@[ -n '$(pydirs_found)' ] || echo 'no Python looks there: set PYTHONPATH=$(pydirs), or let pip install .'
 	@[ -n '$(DESTDIR)' ] || [ "$$(id -u)" != 0 ] || ! grep -qsxF '$(LIBDIR)' /etc/ld.so.conf /etc/ld.so.conf.d/*.conf || ldconfig

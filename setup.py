@@ -16,6 +16,7 @@ HERE = Path(__file__).resolve().parent
 BUILD = HERE / "build/wheel"
 BUILT = [BUILD / name for name in ("libspillway.so", "_hooks.abi3.so", "spillway",
                                    "libspillway_malloc.so")]
+STUB = BUILD / "counted.pyi"
 
 
 def make() -> None:
@@ -34,7 +35,7 @@ def make() -> None:
                          "above, and for other systems in docs/INSTALL.md")
     search = "LDFLAGS=-Wl,--disable-new-dtags,-rpath,\\$$ORIGIN"
     done = subprocess.run(["make", f"-j{os.cpu_count()}", f"BUILD={BUILD}", search,
-                           f"PYTHON={sys.executable}", *map(str, BUILT)], cwd=HERE, check=False)
+                           f"PYTHON={sys.executable}", *map(str, [*BUILT, STUB])], cwd=HERE, check=False)
     if done.returncode:
         raise SystemExit("spillway: the library was not built; what make says is above")
 
@@ -47,6 +48,7 @@ class BuildWithLibrary(build_py):
         package = Path(self.build_lib).resolve() / "spillway"
         done = subprocess.run(["scripts/bundle.sh", package, *BUILT], cwd=HERE,
                               stdout=subprocess.PIPE, text=True, check=True)
+        shutil.copy(STUB, package / "_core")
         # What the libraries ask of the machine says for which ones the wheel is.
         wheel = self.distribution.get_command_obj("bdist_wheel", create=False)
         if wheel and done.stdout:

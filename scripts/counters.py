@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-# scripts/counters.py - write what the tables of counters generate; called by `make counters`
-"""Usage: scripts/counters.py [--check]
+# scripts/counters.py - write what the tables of counters generate; called by make
+"""Usage: scripts/counters.py [--check | --stub FILE]
 
-Writes docs/COUNTERS.md and python/spillway/_core/counted.pyi from the tables of the built library.
---check: writes nothing; prints each of them that differs. Exit status 1 if one does.
+Writes docs/COUNTERS.md from the tables of the built library.
+--check: writes nothing; exit status 1 if the page is another.
+--stub: writes the types of python/spillway/_core/counted.py instead.
 """
 import dataclasses
 import sys
@@ -17,7 +18,7 @@ from spillway._core import counted  # noqa: E402
 
 # Of counted.py what the package uses: the rest is for this script.
 STUB = '''# SPDX-License-Identifier: MIT
-# spillway/_core/counted.pyi - the fields of the library's counters; written by `make counters`
+# spillway/_core/counted.pyi - the fields of the library's counters
 import dataclasses
 from typing import Any
 
@@ -65,18 +66,16 @@ def page():
 
 
 def main():
-    if sys.argv[1:] not in ([], ["--check"]):
+    path = ROOT / "docs/COUNTERS.md"
+    if not sys.argv[1:]:
+        path.write_text(page(), encoding="utf-8")
+    elif sys.argv[1:] == ["--check"]:
+        if path.read_text(encoding="utf-8") != page():
+            sys.exit("docs/COUNTERS.md is not what the tables say: make counters")
+    elif sys.argv[1] == "--stub" and len(sys.argv) == 3:
+        Path(sys.argv[2]).write_text(stub(), encoding="utf-8")
+    else:
         sys.exit(__doc__)
-    differing = 0
-    for name, text in (("docs/COUNTERS.md", page()),
-                       ("python/spillway/_core/counted.pyi", stub())):
-        path = ROOT / name
-        if not sys.argv[1:]:
-            path.write_text(text, encoding="utf-8")
-        elif not path.exists() or path.read_text(encoding="utf-8") != text:
-            print(f"{name} is not what the tables say: make counters")
-            differing = 1
-    sys.exit(differing)
 
 
 main()

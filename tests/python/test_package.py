@@ -71,6 +71,7 @@ def without_library(installed, folder):
 
 def test_what_is_installed(installed):
     assert (installed / "spillway/py.typed").exists()
+    assert "stall_ns: int" in (installed / "spillway/_core/counted.pyi").read_text()
     assert {path.name for path in (ROOT / "python/spillway").rglob("*.py")} == {
         path.name for path in (installed / "spillway").rglob("*.py")}
     info = f"spillway-{spillway.__version__}.dist-info"

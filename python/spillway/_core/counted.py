@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # spillway/_core/counted.py - the library's counters: a dataclass for each of its tables
 """The names, order, types and help come from the library itself (spw_counter_get). The classes'
-fields are in counted.pyi, for type checkers: ``make counters`` writes it."""
+fields are for type checkers in counted.pyi, which is built and installed beside this file."""
 from __future__ import annotations
 
 import ctypes
