@@ -12,7 +12,7 @@
 
 #include "util/util.h"
 
-#define TOUCH_SHIFT 16
+#define TOUCH_SHIFT 12
 #define UNDO_MAX    512
 /* of cache; more is written through to the medium, oldest first */
 #define UNDO_BYTES_MAX (2u << 20)

@@ -105,7 +105,7 @@ struct sim_drive {
 	uint8_t *medium, *truth;
 	uint64_t size_now_bytes;
 	uint64_t random;
-	uint8_t *touched; /* one per 64 KiB: to be cleared for the next run */
+	uint8_t *touched; /* one per 4 KiB: to be cleared for the next run */
 
 	/* speed */
 	uint64_t latency_ns, bytes_per_second;

@@ -7,26 +7,17 @@
  * Not only the writes: also a cut while something is read. What the drives' caches lose is drawn,
  * by units of 512 bytes, of 4096, or of whole writes.
  */
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "tests/case.h"
-#include "tests/random.h"
-
 #include "layout/layout.h"
-#include "tests/sim/sim.h"
-#include "util/util.h"
 
-#define DRIVES 2
+#define DRIVES     2
+#define DRIVES_MAX DRIVES
+
+static const char *const paths[DRIVES] = {"sim1", "sim0"};
+
+#include "tests/unit/sim_steps.h"
 
 /* Enough that every outcome that a point has is likely to be met. */
 #define ROUNDS 3
-
-static const char *const paths[DRIVES] = {"sim1", "sim0"};
-static const uint32_t units[] = {512, 4096, 0};
-static uint64_t seed;
 
 enum outcome {
 	OLD,
@@ -49,70 +40,46 @@ static const struct {
 	{-EMEDIUMTYPE, "is not a drive of a spillway store", NOTHING},
 };
 
-static void make_drives(uint32_t unit)
+/* With a store on them, whose uuid is in @old; NULL: with nothing. */
+static void make(uint32_t unit, struct spw_store_info *old)
 {
-	sim_drive_count = DRIVES;
-	sim_now_ns = 1000000000;
-	sim_events = sim_cut_at = 0;
-	for (unsigned i = 0; i < DRIVES; i++) {
-		sim_drive_make(i, SPW_DRIVE_BYTES_MIN + i * 12288, 512, random_next(&seed));
-		sim_drives[i].cache_is_volatile = true;
-		sim_drives[i].atomic_bytes = unit;
-		/* Drawn, the number of events would differ from run to run. */
+	if (old)
+		make_drives(DRIVES, unit, 1);
+	else
+		make_blank_drives(DRIVES, unit);
+	/* Drawn, the number of events would differ from run to run. */
+	for (unsigned i = 0; i < DRIVES; i++)
 		sim_drives[i].geometry.discards = true;
+	if (old) {
+		old->size = sizeof(*old);
+		assert_ok(spw_check(paths, DRIVES, old, NULL));
 	}
 }
 
-static int format(struct spw_store_info *info)
+static int format(void)
 {
 	struct spw_format_opts opts;
 
 	spw_format_opts_init(&opts, sizeof(opts));
 	opts.force = true;
 	opts.erase = true; /* of a copy that was torn, what is left may lack the magic */
-	info->size = sizeof(*info);
-	return spw_format(paths, DRIVES, &opts, info);
+	return spw_format(paths, DRIVES, &opts, NULL);
 }
 
-static int open_store(struct spw_store **store)
+static int open_store(void)
 {
-	struct spw_store_opts opts;
-
-	spw_store_opts_init(&opts, sizeof(opts));
-	opts.inline_mode = true;
-	opts.no_hugetlb = true;
-	opts.arena_bytes = 1u << 20;
-	opts.requests_max = opts.objects_max = 8;
-	return spw_store_open(paths, DRIVES, &opts, store);
+	return open_these(all(), SPW_COMMIT_NEWEST, false);
 }
 
 /* Bytes go in and come out. */
 static void use_store(void)
 {
-	static uint8_t bytes[100000], back[100000];
-	struct spw_request *request;
-	struct spw_store *store;
 	spw_object object;
 
-	sim_fill(bytes, sizeof(bytes), seed);
-	assert_ok(open_store(&store));
-	assert_ok(spw_store_put(store, bytes, sizeof(bytes), NULL, &object, &request));
-	assert_ok(spw_request_wait(request));
-	assert_ok(spw_store_get(store, object, 0, back, sizeof(back), SPW_URGENT_READ, NULL,
-				&request));
-	assert_ok(spw_request_wait(request));
-	assert_memory_equal(bytes, back, sizeof(bytes));
-	spw_store_close(store);
-}
-
-static void power_on(void)
-{
-	for (unsigned i = 0; i < DRIVES; i++) {
-		if (!sim_drives[i].off)
-			sim_power_off(i);
-		sim_power_on(i);
-	}
-	sim_cut_at = 0;
+	assert_ok(open_store());
+	assert_ok(put_copies(1, 0, 1, &object));
+	assert_ok(get(1, 0, object));
+	close_store();
 }
 
 static enum outcome refusal(int rc, const char *words)
@@ -133,10 +100,9 @@ static enum outcome look(const char *old_uuid)
 	assert_int_equal(spw_check(paths, DRIVES, &again, NULL), rc);
 	if (rc) {
 		enum outcome outcome = refusal(rc, spw_last_error());
-		struct spw_store *store;
 
 		expect_words("sim");
-		assert_int_equal(open_store(&store), rc);
+		assert_int_equal(open_store(), rc);
 		expect_words("sim");
 		return outcome;
 	}
@@ -148,32 +114,28 @@ static enum outcome look(const char *old_uuid)
 /* What a cut in the recovery leaves is no worse: format, cut at random, and format at last. */
 static void recover(void)
 {
-	struct spw_store_info info;
-
 	sim_events = 0;
 	sim_cut_at = 1 + sim_below(&seed, 40);
-	if (format(&info)) {
+	if (format()) {
 		power_on();
 		(void)look(NULL);
 	}
 	sim_cut_at = 0;
-	assert_int_equal(format(&info), 0);
+	assert_ok(format());
 	assert_int_equal(look(NULL), NEW);
 }
 
 /* What there is before a format. */
 enum before { NO_STORE, A_STORE, COPY_0_DAMAGED, COPY_1_DAMAGED };
 
-static void prepare(enum before before, struct spw_store_info *info)
+static void prepare(enum before before, uint32_t unit, struct spw_store_info *old)
 {
 	static const uint8_t zeros[1024];
 	struct sim_drive *drive = &sim_drives[1];
 
-	if (before == NO_STORE)
-		return;
-	assert_int_equal(format(info), 0);
+	make(unit, before == NO_STORE ? NULL : old);
 	/* As a write that was cut off: a part is zeros, and the checksum is that of the whole. */
-	if (before != A_STORE)
+	if (before >= COPY_0_DAMAGED)
 		sim_drive_write(drive,
 				spw_layout__copy_offset(drive->geometry.size_bytes,
 							before - COPY_0_DAMAGED) +
@@ -185,16 +147,15 @@ static void prepare(enum before before, struct spw_store_info *info)
 static uint64_t cut_format_at(uint64_t point, uint32_t unit, enum before before,
 			      unsigned outcomes[OUTCOMES])
 {
-	struct spw_store_info old = {0}, info;
+	struct spw_store_info old;
 	enum outcome outcome;
 	uint64_t events;
 	int rc;
 
-	make_drives(unit);
-	prepare(before, &old);
+	prepare(before, unit, &old);
 	sim_events = 0;
 	sim_cut_at = point;
-	rc = format(&info);
+	rc = format();
 	events = sim_events;
 	if (rc)
 		expect_words("sim");
@@ -262,20 +223,19 @@ CASE(test_cut_in_format_over_a_damaged_store)
 /* Return: whether there was an Nth one. What is left is one of the outcomes of a power cut. */
 static bool fail_in_format(unsigned drive, enum spw_op op, uint32_t nth)
 {
-	struct spw_store_info before, info;
+	struct spw_store_info before;
 	int rc;
 
-	make_drives(512);
-	assert_int_equal(format(&before), 0);
+	make(512, &before);
 	sim_drives[drive].failing[op] = (struct sim_failing){.in = nth, .error = -EIO};
-	rc = format(&info);
+	rc = format();
 	if (rc == 0)
 		return false;
 	assert_int_equal(rc, -EIO);
 	expect_words(sim_drives[drive].path);
 	/* The old store, or a failure in its last copies leaves the new one. */
 	if (look(before.store_uuid) > NEW)
-		assert_int_equal(format(&info), 0);
+		assert_ok(format());
 	return true;
 }
 
@@ -301,21 +261,18 @@ static bool reserved_is_true(const struct sim_drive *drive)
 CASE(test_cut_in_open)
 {
 	struct spw_store_info before;
-	struct spw_store *store;
 	uint64_t point = 1;
 	bool cut;
 	int rc;
 
-	make_drives(512);
-	assert_int_equal(format(&before), 0);
+	make(512, &before);
 	sim_cuts_reads = true;
 	do {
 		sim_events = 0;
 		sim_cut_at = point;
-		rc = open_store(&store);
-		if (rc == 0)
-			spw_store_close(store);
-		else
+		rc = open_store();
+		close_store();
+		if (rc)
 			expect_words("sim");
 		cut = sim_events >= point;
 		assert_true(rc == 0 || cut);
@@ -334,24 +291,18 @@ CASE(test_error_in_open)
 	struct spw_store_info before;
 	unsigned opened = 0, refused = 0;
 
-	make_drives(512);
-	assert_int_equal(format(&before), 0);
 	for (unsigned drive = 0; drive < DRIVES; drive++)
 		for (unsigned nth = 0; nth < 12; nth++) {
-			struct spw_store *store;
 			int rc;
 
-			make_drives(512);
-			assert_int_equal(format(&before), 0);
+			make(512, &before);
 			(void)sim_fault(drive, SIM_EIO, nth, 1);
-			rc = open_store(&store);
-			if (rc == 0) {
-				opened++;
-				spw_store_close(store);
-			} else {
-				refused++;
+			rc = open_store();
+			opened += rc == 0;
+			refused += rc != 0;
+			if (rc)
 				expect_words(sim_drives[drive].path);
-			}
+			close_store();
 			sim_disarm(drive);
 			assert_int_equal(look(before.store_uuid), OLD);
 		}
@@ -368,8 +319,7 @@ CASE(test_cut_in_wipe)
 
 	for (unsigned unit = 0; unit < 3; unit++)
 		for (point = 1, rc = -1; rc && point < 1000; point++) {
-			make_drives(units[unit]);
-			assert_int_equal(format(&before), 0);
+			make(units[unit], &before);
 			sim_events = 0;
 			sim_cut_at = point;
 			rc = spw_wipe(paths, DRIVES, NULL);
@@ -382,12 +332,10 @@ CASE(test_cut_in_wipe)
 	assert_true(outcomes[OLD] > 0 && outcomes[NOTHING] > 0);
 }
 
-static int take_seed(void **state)
+static int take_one_seed(void **state)
 {
-	(void)state;
 	(void)setenv("SPW_SEED", "1", false);
-	seed = random_seed();
-	return 0;
+	return take_seed(state);
 }
 
-RUN_CASES(take_seed, NULL)
+RUN_CASES(take_one_seed, NULL)
