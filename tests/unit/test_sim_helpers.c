@@ -67,23 +67,67 @@ static void open_helped(uint32_t depth)
 	sim_others_turn = take_all;
 }
 
-static struct spw_request *put(const void *bytes, size_t len, unsigned copies, spw_object *object)
-{
-	struct spw_request *request;
+/* What a case puts. */
+static struct {
+	size_t len;
+	uint8_t *bytes;
+	struct spw_request *request; /* until it has been waited for */
+	spw_object object;
+} our;
 
-	assert_ok(spw_store_put_copies(store, bytes, len, copies, NULL, object, &request));
+enum memory { ALIGNED, COPIED /* no drive takes it as it is */ };
+
+static void begin_put(size_t len, enum memory how, unsigned copies)
+{
+	our.len = len;
+	our.bytes = pattern(len + 1, len) + (how == COPIED);
+	assert_ok(spw_store_put_copies(store, our.bytes, len, copies, NULL, &our.object,
+				       &our.request));
 	poll_once();
-	return request;
 }
 
-static void free_and_expect_empty(spw_object object)
+static void wait_for_put(void)
+{
+	assert_ok(spw_request_wait(our.request));
+	our.request = NULL;
+}
+
+static void free_and_expect_empty(void)
 {
 	for (unsigned i = 0; i < DRIVES; i++)
 		if (is_retired(i))
 			spw_store__drive_revive(store, i);
-	assert_ok(spw_store_free(store, object));
+	assert_ok(spw_store_free(store, our.object));
 	expect_empty();
 	assert_int_equal(stats().used_bytes, 0);
+}
+
+/* Whatever is left to do is done: what was put is there, and once freed nothing is left. */
+static void expect_all_well(void)
+{
+	sim_others_turn = give_all;
+	if (our.request)
+		wait_for_put();
+	expect_identical(our.object, our.bytes, our.len);
+	free_and_expect_empty();
+}
+
+static void put_well(size_t len)
+{
+	sim_others_turn = give_all;
+	begin_put(len, ALIGNED, 1);
+	wait_for_put();
+}
+
+/* A turn of the drives, and one sum or copy, until the put has ended. */
+static void give_one_each_turn(void)
+{
+	while (spw_request_test(our.request) == -EINPROGRESS) {
+		if (held_count > 0)
+			give();
+		turn();
+	}
+	our.request = NULL;
 }
 
 /* Of those that are with a drive: neither waiting for their checksum nor with a helper. */
@@ -124,40 +168,28 @@ static uint32_t held_drive(unsigned index)
 /* POOL-1 */
 HELPER_CASE(test_a_put_waits_for_its_sum)
 {
-	const size_t len = CHUNK_BYTES - 100;
-	uint8_t *bytes = pattern(len, 1);
-	struct spw_request *request;
-	spw_object object;
-
 	open_helped(4);
-	request = put(bytes, len, 1, &object);
+	begin_put(CHUNK_BYTES - 100, ALIGNED, 1);
 	assert_int_equal(held_count, 1);
 	turn();
 	for (unsigned i = 0; i < 3; i++)
-		assert_int_equal(spw_request_test(request), -EINPROGRESS);
+		assert_int_equal(spw_request_test(our.request), -EINPROGRESS);
 	assert_int_equal(writes(), 1);
 	assert_int_equal(store->transfers_in_flight, 0);
-	assert_int_equal(spw_request_cancel(request), -EALREADY);
+	assert_int_equal(spw_request_cancel(our.request), -EALREADY);
 	give();
-	assert_ok(spw_request_wait(request));
+	wait_for_put();
 	assert_int_equal(writes(), 1);
-	assert_int_equal(stats().bytes_helped, len);
+	assert_int_equal(stats().bytes_helped, our.len);
 	assert_int_equal(stats().workers, 2);
-	sim_others_turn = give_all;
-	expect_identical(object, bytes, len);
-	free_and_expect_empty(object);
+	expect_all_well();
 }
 
 /* However long a sum takes, each drive has as many chunks as it may. */
 HELPER_CASE(test_no_drive_waits_for_a_sum)
 {
-	const size_t len = 20 * CHUNK_BYTES;
-	uint8_t *bytes = pattern(len, 14);
-	struct spw_request *request;
-	spw_object object;
-
 	open_helped(2);
-	request = put(bytes, len, 1, &object);
+	begin_put(20 * CHUNK_BYTES, ALIGNED, 1);
 	for (unsigned i = 0; i < DRIVES; i++)
 		assert_int_equal(store->drives[i].in_flight, 2);
 	/* One of each: the first, whose turn it is. */
@@ -171,27 +203,22 @@ HELPER_CASE(test_no_drive_waits_for_a_sum)
 	assert_int_equal(store->transfers_in_flight, 0);
 	assert_int_equal(held_count, store->transfers_total);
 	assert_non_null(store->writes_first);
-	assert_int_equal(spw_request_test(request), -EINPROGRESS);
+	assert_int_equal(spw_request_test(our.request), -EINPROGRESS);
 	sim_others_turn = give_all;
-	assert_ok(spw_request_wait(request));
-	assert_int_equal(writes(), len / CHUNK_BYTES);
-	expect_identical(object, bytes, len);
-	free_and_expect_empty(object);
+	wait_for_put();
+	assert_int_equal(writes(), our.len / CHUNK_BYTES);
+	expect_all_well();
 }
 
 /* While chunks wait for a slot, a chunk is summed when all before it have ended on its drive. */
 HELPER_CASE(test_sums_follow_the_drives)
 {
-	const size_t len = 20 * CHUNK_BYTES;
-	uint8_t *bytes = pattern(len, 15);
-	struct spw_request *request;
 	unsigned turns = 0;
-	spw_object object;
 
 	open_helped(4);
 	sim_others_turn = give_all;
 	store->pool->count = 0;
-	request = put(bytes, len, 1, &object);
+	begin_put(20 * CHUNK_BYTES, ALIGNED, 1);
 	for (unsigned i = 0; i < 8; i++)
 		poll_once();
 	assert_non_null(store->writes_first);
@@ -211,21 +238,14 @@ HELPER_CASE(test_sums_follow_the_drives)
 		poll_once();
 	assert_true(store->transfers_in_flight > DRIVES);
 	assert_int_equal(summed_in_flight(), store->transfers_in_flight);
-	assert_ok(spw_request_wait(request));
-	expect_identical(object, bytes, len);
-	free_and_expect_empty(object);
+	expect_all_well();
 }
 
 /* POOL-4: what is to be copied has a slot of its drive. POOL-5: not all slots are filled so. */
 HELPER_CASE(test_no_more_is_posted_than_there_are_slots)
 {
-	const size_t len = 20 * CHUNK_BYTES;
-	uint8_t *bytes = pattern(len + 1, 2) + 1;
-	struct spw_request *request;
-	spw_object object;
-
 	open_helped(1);
-	request = put(bytes, len, 1, &object);
+	begin_put(20 * CHUNK_BYTES, COPIED, 1);
 	poll_once();
 	assert_int_equal(held_count, DRIVES);
 	/* Its slot is taken until it is written. */
@@ -236,79 +256,50 @@ HELPER_CASE(test_no_more_is_posted_than_there_are_slots)
 	poll_once();
 	poll_once();
 	assert_int_equal(held_count, DRIVES);
-	while (spw_request_test(request) == -EINPROGRESS) {
-		if (held_count > 0)
-			give();
-		turn();
-	}
+	give_one_each_turn();
 	for (unsigned i = 0; i < DRIVES; i++) {
 		struct spw_drive_stats now;
 
 		assert_ok(spw_store_drive_stats(store, i, &now, sizeof(now)));
 		assert_int_equal(now.in_flight_max, 1);
 	}
-	sim_others_turn = give_all;
-	expect_identical(object, bytes, len);
-	free_and_expect_empty(object);
+	expect_all_well();
 }
 
 /* POOL-5 */
 HELPER_CASE(test_reads_find_slots_while_puts_are_copied)
 {
-	const size_t len = 30 * CHUNK_BYTES;
-	uint8_t *bytes = pattern(len + 1, 13) + 1;
-	struct spw_request *request;
-	spw_object object;
-
 	open_helped(4);
-	request = put(bytes, len, 1, &object);
+	begin_put(30 * CHUNK_BYTES, COPIED, 1);
 	poll_once();
 	poll_once();
 	assert_int_equal(held_count, 4);
 	for (unsigned i = 0; i < DRIVES; i++)
 		assert_true(store->drives[i].in_flight < 4);
-	sim_others_turn = give_all;
-	assert_ok(spw_request_wait(request));
-	expect_identical(object, bytes, len);
-	free_and_expect_empty(object);
+	expect_all_well();
 }
 
 /* STORE-4: nor more copy memory than the drive's share. */
 HELPER_CASE(test_copies_by_helpers)
 {
-	const size_t len = 20 * CHUNK_BYTES - 5;
-	uint8_t *bytes = pattern(len + 1, 3);
-	struct spw_request *request;
-	spw_object object;
-
 	open_helped(16);
-	request = put(bytes + 1, len, 1, &object);
+	begin_put(20 * CHUNK_BYTES - 5, COPIED, 1);
 	poll_once();
 	for (unsigned i = 0; i < DRIVES; i++)
 		assert_true(store->drives[i].bounces <= store->bounces_per_drive);
 	assert_true(held_count > 0);
-	while (spw_request_test(request) == -EINPROGRESS) {
-		if (held_count > 0)
-			give();
-		turn();
-	}
-	assert_true(stats().bytes_copied >= len);
-	assert_int_equal(stats().bytes_helped, len);
-	sim_others_turn = give_all;
-	expect_identical(object, bytes + 1, len);
-	free_and_expect_empty(object);
+	give_one_each_turn();
+	assert_true(stats().bytes_copied >= our.len);
+	assert_int_equal(stats().bytes_helped, our.len);
+	expect_all_well();
 }
 
 HELPER_CASE(test_drive_is_retired_while_its_chunk_is_copied)
 {
-	const size_t len = CHUNK_BYTES;
-	uint8_t *bytes = pattern(len + 1, 4) + 1;
-	struct spw_request *request;
 	uint32_t drive;
-	spw_object object;
 
 	open_helped(4);
-	request = put(bytes, len, 1, &object);
+	begin_put(CHUNK_BYTES, COPIED, 1);
 	drive = held_drive(0);
 	spw_store__drive_retire(store, drive, -EIO);
 	give();
@@ -318,24 +309,18 @@ HELPER_CASE(test_drive_is_retired_while_its_chunk_is_copied)
 	assert_int_equal(held_count, 1);
 	assert_int_not_equal(held_drive(0), drive);
 	give();
-	assert_ok(spw_request_wait(request));
+	wait_for_put();
 	assert_int_equal(stats().chunks_moved, 1);
-	sim_others_turn = give_all;
-	expect_identical(object, bytes, len);
-	free_and_expect_empty(object);
+	expect_all_well();
 }
 
 /* CHECKSUM-1: only then it is placed again. */
 HELPER_CASE(test_write_fails_while_its_chunk_is_summed)
 {
-	const size_t len = CHUNK_BYTES;
-	uint8_t *bytes = pattern(len, 16);
-	struct spw_request *request;
 	uint32_t drive;
-	spw_object object;
 
 	open_helped(4);
-	request = put(bytes, len, 1, &object);
+	begin_put(CHUNK_BYTES, ALIGNED, 1);
 	drive = held_drive(0);
 	fail_in_flight(DRIVES);
 	turn();
@@ -346,21 +331,13 @@ HELPER_CASE(test_write_fails_while_its_chunk_is_summed)
 	assert_int_equal(stats().chunks_moved, 1);
 	assert_int_equal(held_count, 1);
 	assert_int_not_equal(held_drive(0), drive);
-	sim_others_turn = give_all;
-	assert_ok(spw_request_wait(request));
-	expect_identical(object, bytes, len);
-	free_and_expect_empty(object);
+	expect_all_well();
 }
 
 HELPER_CASE(test_put_fails_while_a_chunk_is_copied)
 {
-	const size_t len = 2 * CHUNK_BYTES;
-	uint8_t *bytes = pattern(len + 1, 5) + 1;
-	struct spw_request *request;
-	spw_object object;
-
 	open_helped(4);
-	request = put(bytes, len, 1, &object);
+	begin_put(2 * CHUNK_BYTES, COPIED, 1);
 	poll_once();
 	assert_int_equal(held_count, 2);
 	fail_all_writes(-EFAULT);
@@ -368,12 +345,12 @@ HELPER_CASE(test_put_fails_while_a_chunk_is_copied)
 	poll_once();
 	turn();
 	mend_all();
-	assert_int_equal(spw_request_test(request), -EINPROGRESS);
+	assert_int_equal(spw_request_test(our.request), -EINPROGRESS);
 	/* Its other chunk is not written any more. */
 	give();
-	assert_int_equal(spw_request_wait(request), -EFAULT);
+	assert_int_equal(spw_request_wait(our.request), -EFAULT);
 	assert_int_equal(writes(), 1);
-	free_and_expect_empty(object);
+	free_and_expect_empty();
 }
 
 /* ---- Two copies: one sum ---- */
@@ -398,50 +375,42 @@ static unsigned late_ones(uint32_t drive)
 	return count;
 }
 
-static void expect_both_copies(spw_object object, const uint8_t *bytes, size_t len)
+/* And once freed nothing is left. */
+static void expect_both_copies(void)
 {
+	sim_others_turn = give_all;
 	for (unsigned i = 0; i < DRIVES; i++) {
 		fail_from(i, SPW_READ, 1, -EIO);
-		expect_identical(object, bytes, len);
+		expect_identical(our.object, our.bytes, our.len);
 		mend_all();
 	}
 	assert_int_equal(stats().checksum_errors, 0);
+	free_and_expect_empty();
 }
 
 /* Of the two transfers one brings the sum; both have long ended. */
 HELPER_CASE(test_both_copies_have_the_sum)
 {
-	const size_t len = CHUNK_BYTES;
-	uint8_t *bytes = pattern(len, 6);
-	struct spw_request *request;
-	spw_object object;
-
 	open_helped(4);
-	request = put(bytes, len, 2, &object);
+	begin_put(CHUNK_BYTES, ALIGNED, 2);
 	assert_int_equal(held_count, 1);
 	turn();
 	turn();
 	assert_int_equal(writes(), 2);
 	assert_int_equal(store->transfers_in_flight, 0);
-	assert_int_equal(spw_request_test(request), -EINPROGRESS);
+	assert_int_equal(spw_request_test(our.request), -EINPROGRESS);
 	give();
-	assert_ok(spw_request_wait(request));
-	sim_others_turn = give_all;
-	expect_both_copies(object, bytes, len);
-	free_and_expect_empty(object);
+	wait_for_put();
+	expect_both_copies();
 }
 
 /* Its write fails while the sum is still to come: it finds another place, without a sum. */
 HELPER_CASE(test_second_copy_moves_before_the_sum_is_there)
 {
-	const size_t len = CHUNK_BYTES;
-	uint8_t *bytes = pattern(len, 7);
-	struct spw_request *request;
 	uint32_t first;
-	spw_object object;
 
 	open_helped(4);
-	request = put(bytes, len, 2, &object);
+	begin_put(CHUNK_BYTES, ALIGNED, 2);
 	first = held_drive(0);
 	fail_in_flight(first);
 	turn();
@@ -450,26 +419,20 @@ HELPER_CASE(test_second_copy_moves_before_the_sum_is_there)
 	assert_int_equal(stats().drives_retired, 1);
 	assert_int_equal(held_drive(0), first);
 	give();
-	assert_ok(spw_request_wait(request));
-	sim_others_turn = give_all;
-	expect_both_copies(object, bytes, len);
-	free_and_expect_empty(object);
+	wait_for_put();
+	expect_both_copies();
 }
 
 /* It is late before it is summed, and its second copy has no other sum. */
 HELPER_CASE(test_late_copies_have_their_sum)
 {
-	const size_t len = 60 * CHUNK_BYTES;
-	uint8_t *bytes = pattern(len, 17);
-	struct spw_request *request;
 	uint32_t late;
-	spw_object object;
 	int rc;
 
 	open_helped(24);
 	for (unsigned i = 0; i < DRIVES; i++)
 		hang(i);
-	request = put(bytes, len, 2, &object);
+	begin_put(60 * CHUNK_BYTES, ALIGNED, 2);
 	poll_once();
 	for (late = DRIVES; late-- > 0 && (late_ones(late) == 0 || !held_of(late));)
 		;
@@ -486,7 +449,7 @@ HELPER_CASE(test_late_copies_have_their_sum)
 	/* But what a helper has is dropped when it is back. */
 	assert_true(held_of(late)->in_flight && !held_of(late)->abandoned);
 	sim_others_turn = give_all;
-	for (rc = -EINPROGRESS; rc == -EINPROGRESS; rc = spw_request_test(request))
+	for (rc = -EINPROGRESS; rc == -EINPROGRESS; rc = spw_request_test(our.request))
 		sim_now_ns += SECOND;
 	assert_ok(rc);
 	for (unsigned i = 0; i < DRIVES; i++)
@@ -495,26 +458,19 @@ HELPER_CASE(test_late_copies_have_their_sum)
 	for (unsigned i = 0; i < DRIVES; i++)
 		if (is_retired(i))
 			spw_store__drive_revive(store, i);
-	expect_both_copies(object, bytes, len);
-	free_and_expect_empty(object);
+	expect_both_copies();
 }
 
 /* The one that brings the sum loses its place by then. */
 HELPER_CASE(test_first_copy_moves_with_the_sum)
 {
-	const size_t len = CHUNK_BYTES;
-	uint8_t *bytes = pattern(len, 8);
-	struct spw_request *request;
-	spw_object object;
-
 	open_helped(4);
-	request = put(bytes, len, 2, &object);
+	begin_put(CHUNK_BYTES, ALIGNED, 2);
 	spw_store__drive_retire(store, held_drive(0), -EIO);
 	sim_others_turn = give_all;
-	assert_ok(spw_request_wait(request));
+	wait_for_put();
 	assert_int_equal(stats().chunks_single, 0);
-	expect_both_copies(object, bytes, len);
-	free_and_expect_empty(object);
+	expect_both_copies();
 }
 
 /* ---- Gets ---- */
@@ -522,21 +478,19 @@ HELPER_CASE(test_first_copy_moves_with_the_sum)
 HELPER_CASE(test_a_get_waits_for_its_sum)
 {
 	const size_t len = 3 * CHUNK_BYTES;
-	uint8_t *bytes = pattern(len, 9), *back = memory(len);
+	uint8_t *back = memory(len);
 	struct spw_request *request;
-	spw_object object;
 
 	open_helped(4);
-	sim_others_turn = give_all;
-	assert_ok(put_wait(bytes, len, &object));
+	put_well(len);
 	sim_others_turn = take_all;
-	assert_ok(spw_store_get(store, object, 0, back, len, SPW_PREFETCH, NULL, &request));
+	assert_ok(spw_store_get(store, our.object, 0, back, len, SPW_PREFETCH, NULL, &request));
 	for (unsigned i = 0; i < 10; i++)
 		turn();
 	assert_int_equal(held_count, 3);
 	assert_int_equal(spw_request_test(request), -EINPROGRESS);
 	/* It does not go before its last piece is back. */
-	assert_ok(spw_store_free(store, object));
+	assert_ok(spw_store_free(store, our.object));
 	poll_once();
 	assert_true(stats().used_bytes > 0);
 	give();
@@ -544,22 +498,17 @@ HELPER_CASE(test_a_get_waits_for_its_sum)
 	assert_int_equal(spw_request_test(request), -EINPROGRESS);
 	give();
 	assert_ok(spw_request_wait(request));
-	assert_int_equal(memcmp(back, bytes, len), 0);
+	assert_int_equal(memcmp(back, our.bytes, len), 0);
 	expect_empty();
 	assert_int_equal(stats().used_bytes, 0);
 }
 
 HELPER_CASE(test_wrong_bytes_are_seen_by_helpers)
 {
-	const size_t len = 3 * CHUNK_BYTES;
-	uint8_t *bytes = pattern(len, 10);
-	spw_object object;
-
 	open_helped(1);
-	sim_others_turn = give_all;
-	assert_ok(put_wait(bytes, len, &object));
+	put_well(3 * CHUNK_BYTES);
 	(void)sim_fault(0, SIM_FLIP, 0, 1);
-	expect_identical(object, bytes, len);
+	expect_identical(our.object, our.bytes, our.len);
 	assert_int_equal(stats().checksum_errors, 1);
 }
 
@@ -567,12 +516,8 @@ HELPER_CASE(test_wrong_bytes_are_seen_by_helpers)
 
 HELPER_CASE(test_close_waits_for_helpers)
 {
-	const size_t len = 3 * CHUNK_BYTES;
-	uint8_t *bytes = pattern(len, 11);
-	spw_object object;
-
 	open_helped(4);
-	(void)put(bytes, len, 1, &object);
+	begin_put(3 * CHUNK_BYTES, ALIGNED, 1);
 	assert_int_equal(held_count, 3);
 	sim_others_turn = give_all;
 	close_store();
@@ -586,18 +531,16 @@ HELPER_CASE(test_close_waits_for_helpers)
 HELPER_CASE(test_urgent_reads_go_first)
 {
 	const size_t len = 12 * CHUNK_BYTES;
-	uint8_t *bytes = pattern(len, 12), *backs[2] = {memory(len), memory(len)};
+	uint8_t *backs[2] = {memory(len), memory(len)};
 	struct spw_request *requests[2];
 	unsigned urgent = 0, overtaken = 0;
-	spw_object object;
 
 	open_helped(16);
-	sim_others_turn = give_all;
-	assert_ok(put_wait(bytes, len, &object));
+	put_well(len);
 	/* All are read at once: nothing is taken before they are posted. */
 	sim_others_turn = NULL;
 	for (unsigned i = 0; i < 2; i++)
-		assert_ok(spw_store_get(store, object, 0, backs[i], len,
+		assert_ok(spw_store_get(store, our.object, 0, backs[i], len,
 					i == 0 ? SPW_PREFETCH : SPW_URGENT_READ, NULL,
 					&requests[i]));
 	poll_once();
@@ -619,9 +562,9 @@ HELPER_CASE(test_urgent_reads_go_first)
 	sim_others_turn = give_all;
 	for (unsigned i = 0; i < 2; i++) {
 		assert_ok(spw_request_wait(requests[i]));
-		assert_int_equal(memcmp(backs[i], bytes, len), 0);
+		assert_int_equal(memcmp(backs[i], our.bytes, len), 0);
 	}
-	free_and_expect_empty(object);
+	free_and_expect_empty();
 }
 
 RUN_CASES(NULL, NULL)
