@@ -66,6 +66,16 @@ __attribute__((unused)) static void case_add(struct CMUnitTest added, int line)
 			fail_msg("%s: %s (%s)", #call, spw_strerror(result_), spw_last_error()); \
 	} while (0)
 
+/* ... and that fails, with words that say why. */
+#define expect_refusal(error, words, call)                                                 \
+	do {                                                                               \
+		int result_ = (call);                                                      \
+		if (result_ != (error))                                                    \
+			fail_msg("%s: %d (%s), not %s", #call, result_,                    \
+				 result_ < 0 ? spw_last_error() : "it went well", #error); \
+		expect_words(words);                                                       \
+	} while (0)
+
 /* What it says of the last call that failed. */
 #define expect_words(words)                                                                \
 	do {                                                                               \

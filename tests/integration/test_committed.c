@@ -147,8 +147,7 @@ STORE_CASE(test_refused)
 	close_store(store);
 	spw_format_opts_init(&format, sizeof(format));
 	format.force = true;
-	assert_int_equal(spw_format(drive_paths, 4, &format, NULL), -EEXIST);
-	expect_words("holds commit 1");
+	expect_refusal(-EEXIST, "holds commit 1", spw_format(drive_paths, 4, &format, NULL));
 	assert_int_equal(spw_wipe(drive_paths, 4, NULL), -EEXIST);
 	assert_ok(open_partition(0, &store));
 	assert_int_equal(verify(store, objects), 1);

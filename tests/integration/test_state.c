@@ -228,8 +228,7 @@ STATE_CASE(test_other_records_are_refused)
 	assert_int_equal(spw_state_committed_count(store), RECORDS);
 	open_state(BUFFERS);
 	declare("bf16");
-	assert_int_equal(spw_state_attach(held), -EUCLEAN);
-	expect_words("layer 0 has another shape there");
+	expect_refusal(-EUCLEAN, "layer 0 has another shape there", spw_state_attach(held));
 	spw_state_close(held);
 	open_state(4);
 	declare("f32");
@@ -247,8 +246,7 @@ STATE_CASE(test_a_state_that_was_closed_leaves_the_store_to_be_opened_again)
 	spw_state_close(held);
 	open_state(BUFFERS);
 	declare("f32");
-	assert_int_equal(spw_state_attach(held), -EALREADY);
-	expect_words("open the store again");
+	expect_refusal(-EALREADY, "open the store again", spw_state_attach(held));
 }
 
 static int see(void *context, const char *name, uint64_t len, const void *shape, size_t shape_len,

@@ -174,8 +174,7 @@ HELD_CASE(test_who_holds_it)
 	struct child *child = open_in_child(false);
 
 	(void)snprintf(pid_text, sizeof(pid_text), "process %d", child->pid);
-	assert_int_equal(spw_store_open(drive_paths, 4, &opts, &store), -EBUSY);
-	expect_words(pid_text);
+	expect_refusal(-EBUSY, pid_text, spw_store_open(drive_paths, 4, &opts, &store));
 	kill_child(child);
 	/* Its page is not believed, and does no harm; another program may have removed it. */
 	page_path(path, sizeof(path));

@@ -154,12 +154,6 @@ static inline uint64_t hash_all(void)
 				 spw_last_error(), (expected), (unsigned long long)seed); \
 	} while (0)
 
-#define expect_refusal(expected, words, call) \
-	do {                                  \
-		expect(expected, call);       \
-		expect_words(words);          \
-	} while (0)
-
 static inline struct spw_format_opts options(bool force)
 {
 	struct spw_format_opts opts;

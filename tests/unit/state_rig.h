@@ -28,11 +28,16 @@ static inline int setup(void **unused)
 	return 0;
 }
 
+static inline void close_state(void)
+{
+	spw_state_close(held);
+	held = NULL;
+}
+
 static inline int teardown(void **unused)
 {
 	(void)unused;
-	spw_state_close(held);
-	held = NULL;
+	close_state();
 	fake_close();
 	return 0;
 }
@@ -79,8 +84,7 @@ static inline void open_with(uint32_t buffers, uint32_t records)
 /* What is durable is there again. */
 static inline void reopen(uint32_t buffers, uint32_t records)
 {
-	spw_state_close(held);
-	held = NULL;
+	close_state();
 	fake_check_empty();
 	fake_reopen();
 	open_state(buffers);

@@ -123,8 +123,7 @@ CASE(test_a_drive_that_is_gone_was_not_cut)
 
 	assert_ok(spw_drives__superblock_still_whole(&device, &sb, true));
 	device.geometry.kind = SPW_DEVICE_FILE;
-	assert_int_equal(spw_drives__superblock_still_whole(&device, &sb, true), -EIO);
-	expect_words("was cut");
+	expect_refusal(-EIO, "was cut", spw_drives__superblock_still_whole(&device, &sb, true));
 }
 
 CUT_CASE(test_a_cut_file_fails_a_commit_in_words)
@@ -134,13 +133,11 @@ CUT_CASE(test_a_cut_file_fails_a_commit_in_words)
 	assert_ok(put(1, &object));
 	assert_ok(commit(&object, 1, 0));
 	set_size(1, DRIVE_BYTES / 2);
-	assert_int_equal(commit(&object, 2, 0), -EIO);
-	expect_words(names[1]);
+	expect_refusal(-EIO, names[1], commit(&object, 2, 0));
 	expect_words("was cut while the store was open");
 	/* It is as long again: what lay in what was cut is not. */
 	set_size(1, DRIVE_BYTES);
-	assert_int_equal(commit(&object, 3, 0), -EIO);
-	expect_words(names[1]);
+	expect_refusal(-EIO, names[1], commit(&object, 3, 0));
 	expect_words("has grown again");
 }
 

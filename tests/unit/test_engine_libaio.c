@@ -181,8 +181,8 @@ AIO_TEST(test_refusals_at_open)
 {
 	(void)close_queue(NULL);
 	setup_error = -EAGAIN;
-	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), -EAGAIN);
-	assert_non_null(strstr(spw_last_error(), "fs.aio-max-nr"));
+	expect_refusal(-EAGAIN, "fs.aio-max-nr",
+		       open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT));
 	setup_error = 0;
 	poll_error = -EINVAL;
 	assert_int_equal(open_drive_queue(SPW_BACKEND_LIBAIO, SPW_WAIT_INTERRUPT), -EINVAL);

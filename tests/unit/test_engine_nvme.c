@@ -207,7 +207,7 @@ DRIVE_TEST(test_a_final_status_is_an_error_with_its_name)
 	assert_int_equal(nvme_drive.commands, 1);
 	assert_logged("read of 4096 bytes at byte 12288 failed (NVMe status 281h: Unrecovered Read "
 		      "Error)");
-	assert_non_null(strstr(spw_last_error(), "Unrecovered Read Error"));
+	expect_words("Unrecovered Read Error");
 	/* The next failure is not the drive's: it does not inherit the name. */
 	drive_log[0] = '\0';
 	fail_next(-EIO, 1);
@@ -508,7 +508,7 @@ DRIVE_TEST(test_damage_under_protected_blocks)
 		assert_logged("read of 8192 bytes at byte 12288 failed (NVMe status 282h: "
 			      "End-to-end Guard Check Error): what is stored does not match its "
 			      "protection information: it is damaged");
-		assert_non_null(strstr(spw_last_error(), drive_path));
+		expect_words(drive_path);
 		nvme_drive.bytes[12288 + 5000] ^= 1;
 		assert_int_equal(run(io), 8192);
 		/* A block of another place. */
@@ -690,12 +690,10 @@ TABLE_TEST(test_a_drive_that_refuses)
 	assert_int_equal(info.placement_handles, 0);
 	assert_true(info.has_health);
 	table.errors[2] = 0x4109;
-	assert_int_equal(spw_nvme__ask_all(ask_table, 42, "/dev/x", &info), -EINVAL);
-	assert_non_null(strstr(spw_last_error(),
-			       "/dev/x: the drive refuses its health: Invalid Log Page (109h)"));
+	expect_refusal(-EINVAL, "/dev/x: the drive refuses its health: Invalid Log Page (109h)",
+		       spw_nvme__ask_all(ask_table, 42, "/dev/x", &info));
 	table.errors[6] = -1;
-	assert_int_equal(spw_nvme__ask_all(ask_table, 42, "/dev/x", &info), -EACCES);
-	assert_non_null(strstr(spw_last_error(), "run as root"));
+	expect_refusal(-EACCES, "run as root", spw_nvme__ask_all(ask_table, 42, "/dev/x", &info));
 	assert_int_equal(spw_nvme__ask_namespace(ask_table, 42, "/dev/x", &ns), -EACCES);
 	/* FDP that is off is not a fault. */
 	table.errors[0x12] = 0x4029;
@@ -725,8 +723,8 @@ TABLE_TEST(test_a_drive_that_talks_nonsense)
 	put(table.namespace, UINT64_MAX, 8);
 	assert_int_equal(spw_nvme__ask_namespace(ask_table, 42, "/dev/x", &ns), -EPROTO);
 	put(table.namespace, 0, 8);
-	assert_int_equal(spw_nvme__ask_namespace(ask_table, 42, "/dev/x", &ns), -EPROTO);
-	assert_non_null(strstr(spw_last_error(), "impossible size"));
+	expect_refusal(-EPROTO, "impossible size",
+		       spw_nvme__ask_namespace(ask_table, 42, "/dev/x", &ns));
 }
 
 /* ---- Opening --------------------------------------------------------------------------------- */
@@ -740,7 +738,7 @@ CASE(test_a_file_is_not_nvme)
 	opts.backend = SPW_BACKEND_NVME;
 	assert_int_equal(spw_queue_open(&drive, 1, &opts, &drive_queue), -EOPNOTSUPP);
 	assert_null(drive_queue);
-	assert_non_null(strstr(spw_last_error(), "is not a whole NVMe namespace"));
+	expect_words("is not a whole NVMe namespace");
 	assert_int_equal(spw_nvme_info(drive_path, &info), -EOPNOTSUPP);
 	assert_int_equal(spw_nvme_info("/dev/null", &info), -EOPNOTSUPP);
 	assert_int_equal(spw_nvme_info("/nothing", &info), -ENOENT);
@@ -874,12 +872,12 @@ CASE_WITH(test_the_block_node_of_a_character_node, NULL, remove_namespace)
 	assert_int_equal(spw_device_block_node("dev/nvme0n1", small, sizeof(small)), -ENAMETOOLONG);
 	/* Another device has taken the name. */
 	make_text(CONTROLLER "/nvme0n1/dev", "7:201\n");
-	assert_int_equal(spw_device_block_node("dev/ng0n1", node, sizeof(node)), -ENODEV);
-	assert_non_null(strstr(spw_last_error(), "its block node /dev/nvme0n1 is missing"));
+	expect_refusal(-ENODEV, "its block node /dev/nvme0n1 is missing",
+		       spw_device_block_node("dev/ng0n1", node, sizeof(node)));
 	assert_int_equal(unlink(CONTROLLER "/nvme0n1/dev"), 0);
 	assert_int_equal(rmdir(CONTROLLER "/nvme0n1"), 0);
-	assert_int_equal(spw_device_block_node("dev/ng0n1", node, sizeof(node)), -ENODEV);
-	assert_non_null(strstr(spw_last_error(), "no block device"));
+	expect_refusal(-ENODEV, "no block device",
+		       spw_device_block_node("dev/ng0n1", node, sizeof(node)));
 }
 
 CASE(test_nodes_of_one_namespace)

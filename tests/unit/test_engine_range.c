@@ -210,8 +210,8 @@ RANGE_CASE(test_in_use)
 		assert_ok(spw_queue_prepare(drive_queue, &io));
 		assert_ok(spw_queue_submit(drive_queue));
 		/* Only a reap ends it. */
-		assert_int_equal(spw_engine__queue_unregister(drive_queue, foreign), -EBUSY);
-		assert_non_null(strstr(spw_last_error(), drive_path));
+		expect_refusal(-EBUSY, drive_path,
+			       spw_engine__queue_unregister(drive_queue, foreign));
 		while (ended <= round)
 			assert_true(spw_queue_reap(drive_queue, 1, -1) >= 0);
 		io = an_io(SPW_WRITE, round == 0 ? NULL : foreign, round == 0 ? 8192 : LEN);

@@ -75,8 +75,7 @@ CASE_WITH(test_found_again, NULL, tear_down)
 	overwrite_all_that_is_free();
 	close_store();
 	assert_int_equal(found(), 8);
-	assert_int_equal(open_with(7), -ENODATA);
-	expect_words("the last is 8");
+	expect_refusal(-ENODATA, "the last is 8", open_with(7));
 	assert_int_equal(found(), 8);
 }
 
@@ -94,8 +93,7 @@ CASE_WITH(test_refusals, NULL, tear_down)
 	assert_int_equal(spw_store_committed_record(store, objects, 8), -ENODATA);
 	assert_ok(put(1, 0, &objects[0]));
 	objects[1] = objects[0];
-	assert_int_equal(spw_store_commit(store, objects, 2, 1, NULL, 0, false), -EINVAL);
-	expect_words("twice");
+	expect_refusal(-EINVAL, "twice", spw_store_commit(store, objects, 2, 1, NULL, 0, false));
 	assert_int_equal(spw_store_commit(store, &none, 1, 1, NULL, 0, false), -ENOENT);
 	assert_int_equal(spw_store_commit(store, NULL, 1, 1, NULL, 0, false), -EINVAL);
 	assert_int_equal(spw_store_commit(store, NULL, 0, 1, NULL, 8, false), -EINVAL);
@@ -103,11 +101,11 @@ CASE_WITH(test_refusals, NULL, tear_down)
 		spw_store_commit(store, NULL, 0, SPW_COMMIT_NUMBER_MAX + 1, NULL, 0, false),
 		-EINVAL);
 	assert_ok(spw_store_commit(store, objects, 1, 5, NULL, 0, false));
-	assert_int_equal(spw_store_commit(store, objects, 1, 5, NULL, 0, false), -EINVAL);
-	expect_words("commit 5 is durable");
+	expect_refusal(-EINVAL, "commit 5 is durable",
+		       spw_store_commit(store, objects, 1, 5, NULL, 0, false));
 	for (unsigned flag = 2 * SPW_COMMIT_MIRRORED; flag > 0; flag *= 2) {
-		assert_int_equal(spw_store_commit(store, objects, 1, 5, NULL, 0, flag), -EINVAL);
-		expect_words("no such flags");
+		expect_refusal(-EINVAL, "no such flags",
+			       spw_store_commit(store, objects, 1, 5, NULL, 0, flag));
 	}
 	spw_store_stats(store, &stats, sizeof(stats));
 	before = stats.used_bytes;
@@ -146,8 +144,7 @@ CASE_WITH(test_previous_is_kept, NULL, tear_down)
 	assert_ok(commit_step(1, true));
 	assert_ok(commit_step(2, true));
 	overwrite_all_that_is_free();
-	assert_int_equal(commit_step(3, false), -EBUSY);
-	expect_words("commit 1, before the last, is still kept");
+	expect_refusal(-EBUSY, "commit 1, before the last, is still kept", commit_step(3, false));
 	close_store();
 	/* Another process lacks step 2: all go back to 1, and 2 is never found again. */
 	assert_ok(open_with(1));
@@ -502,8 +499,7 @@ CASE_WITH(test_damaged_manifest, NULL, tear_down)
 			SPW_LAYOUT_RESERVED_BYTES + commit.pieces[0].start_block * 4096 +
 				commit.manifest_bytes - sizeof(junk),
 			junk, sizeof(junk));
-	assert_int_equal(open_with(SPW_COMMIT_NEWEST), -EBADMSG);
-	expect_words("damaged");
+	expect_refusal(-EBADMSG, "damaged", open_with(SPW_COMMIT_NEWEST));
 	expect_words("spillway state drop");
 	assert_ok(open_with(SPW_COMMIT_NONE));
 	assert_int_equal(verify(), 0);

@@ -325,8 +325,7 @@ CASE_WITH(test_a_commit_that_all_drives_fail_ends, NULL, tear_down)
 	for (unsigned i = 0; i < 3; i++)
 		sim_drives[i].failing[SPW_FLUSH] =
 			(struct sim_failing){.in = 1, .error = -EAGAIN, .sticky = true};
-	assert_int_equal(commit_objects(&object, 1), -EAGAIN);
-	expect_words("cannot flush");
+	expect_refusal(-EAGAIN, "cannot flush", commit_objects(&object, 1));
 	for (unsigned i = 0; i < 3; i++)
 		sim_drives[i].failing[SPW_FLUSH] = (struct sim_failing){0};
 	sim_now_ns += SECOND_NS;
@@ -380,8 +379,7 @@ CASE_WITH(test_refused_without_a_mirror, NULL, tear_down)
 	struct spw_commit_info info = {.size = sizeof(info)};
 
 	make_drives(3, 4096, 1);
-	assert_int_equal(open_mask(3), -ENXIO);
-	expect_words("is missing");
+	expect_refusal(-ENXIO, "is missing", open_mask(3));
 	assert_ok(open_mask(all()));
 	assert_ok(commit_copies(1, 1, 1, 0));
 	close_store();
@@ -430,8 +428,7 @@ CASE_WITH(test_a_path_that_leads_nowhere_is_a_missing_drive, NULL, tear_down)
 	opts.inline_mode = opts.no_hugetlb = true;
 	opts.arena_bytes = 1u << 20;
 	opts.log.write = hear;
-	assert_int_equal(spw_store_open(named, 2, &opts, &store), -ENOENT);
-	expect_words("nowhere");
+	expect_refusal(-ENOENT, "nowhere", spw_store_open(named, 2, &opts, &store));
 	assert_ok(open_mask(all()));
 	assert_ok(commit_step(1));
 	close_store();
@@ -493,8 +490,7 @@ CASE_WITH(test_split_brain_is_refused, NULL, tear_down)
 	for (uint64_t a = 1; a <= 3; a++)
 		for (uint64_t b = 1; b <= 3; b++) {
 			go_apart(a, b);
-			assert_int_equal(open_mask(3), -EUCLEAN);
-			expect_words("without each other");
+			expect_refusal(-EUCLEAN, "without each other", open_mask(3));
 			assert_int_equal(spw_committed(paths, 2, 0, &info, sizeof(info)), -EUCLEAN);
 			/* Each is there, alone. */
 			assert_int_equal(found_with(1), 100 + a - 1);
@@ -537,8 +533,7 @@ CASE_WITH(test_split_brain_of_a_drive_that_failed, NULL, tear_down)
 	assert_int_equal(verify(), 1);
 	assert_ok(commit_copies(200, 2, 2, SPW_COMMIT_MIRRORED));
 	close_store();
-	assert_int_equal(open_mask(3), -EUCLEAN);
-	expect_words("without each other");
+	expect_refusal(-EUCLEAN, "without each other", open_mask(3));
 }
 
 /* ---- Power cuts ---- */
@@ -781,8 +776,8 @@ CASE_WITH(test_scrub_says_what_is_lost, NULL, tear_down)
 	assert_ok(commit_step(1));
 	spoil(0);
 	spoil(1);
-	assert_int_equal(spw_store_scrub(store, NULL, NULL, &found, sizeof(found)), -EBADMSG);
-	expect_words("are lost");
+	expect_refusal(-EBADMSG, "are lost",
+		       spw_store_scrub(store, NULL, NULL, &found, sizeof(found)));
 	assert_int_equal(found.runs_lost, found.runs);
 	assert_true(repaired(&found) == 0 && bad(&found) == 2 * found.runs);
 	close_store();
@@ -913,8 +908,8 @@ CASE_WITH(test_second_copies_in_part, NULL, tear_down)
 	single = runs_single();
 	sim_drives[1].failing[SPW_WRITE] =
 		(struct sim_failing){.in = 1, .error = -EIO, .sticky = true};
-	assert_int_equal(spw_store_resilver(store, NULL, NULL), -ENOSPC);
-	expect_words("no second drive in service");
+	expect_refusal(-ENOSPC, "no second drive in service",
+		       spw_store_resilver(store, NULL, NULL));
 	assert_int_equal(runs_single(), single);
 	close_store();
 	sim_drives[1].failing[SPW_WRITE] = (struct sim_failing){0};

@@ -371,8 +371,7 @@ DRIVES_CASE(test_flush)
 	assert_ok(spw_request_wait(second));
 	fail_nth(1, SPW_FLUSH, 1, -EIO);
 	assert_ok(spw_store_flush(store, NULL, &request));
-	assert_int_equal(spw_request_wait(request), -EIO);
-	expect_words("sim1");
+	expect_refusal(-EIO, "sim1", spw_request_wait(request));
 	expect_empty();
 }
 

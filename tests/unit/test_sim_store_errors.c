@@ -108,8 +108,7 @@ DRIVES_CASE(test_read_error_is_retried_once)
 	expect_identical(object, bytes, 1 << 20);
 	assert_int_equal(stats().read_errors, 1);
 	fail_from(2, SPW_READ, 1, -EIO);
-	assert_int_equal(get_wait(object, 0, back, 1 << 20), -EIO);
-	expect_words("sim2");
+	expect_refusal(-EIO, "sim2", get_wait(object, 0, back, 1 << 20));
 	expect_words("block");
 	/* The error was that request's alone: no drive is retired, other objects are read. */
 	assert_int_equal(stats().drives_retired, 0);
@@ -128,19 +127,19 @@ DRIVES_CASE(test_a_full_file_system_is_named)
 	open_store(4);
 	for (unsigned i = 0; i < DRIVES; i++)
 		fail_from(i, SPW_WRITE, 1, i == 1 ? -ENOSPC : -EIO);
-	assert_int_equal(put_wait(bytes, 1 << 20, &object), -EIO);
-	expect_words("sim1 is out of service: the file system under it is full");
+	expect_refusal(-EIO, "sim1 is out of service: the file system under it is full",
+		       put_wait(bytes, 1 << 20, &object));
 	/* Nothing is left to reserve either. */
-	assert_int_equal(put_wait(bytes, 1 << 20, &object), -ENOSPC);
-	expect_words("sim1 is out of service: the file system under it is full");
+	expect_refusal(-ENOSPC, "sim1 is out of service: the file system under it is full",
+		       put_wait(bytes, 1 << 20, &object));
 	assert_null(strstr(spw_last_error(), "free objects"));
 	/* Once it was tried again, the others are to be looked at. */
 	mend_all();
 	assert_ok(spw_store_revive(store, 1));
 	assert_ok(put_wait(bytes, 1 << 20, &object));
 	fail_nth(1, SPW_WRITE, 1, -EIO);
-	assert_int_equal(put_wait(bytes, 1 << 20, &object), -EIO);
-	expect_words("check what failed, have it tried again");
+	expect_refusal(-EIO, "check what failed, have it tried again",
+		       put_wait(bytes, 1 << 20, &object));
 }
 
 /* All full: refused by name. A second later each is tried again, in silence, until one has room. */
@@ -153,8 +152,8 @@ DRIVES_CASE(test_a_full_drive_comes_back)
 	sim_drives[0].geometry.kind = SPW_DEVICE_FILE;
 	open_store(4);
 	fail_all_writes(-ENOSPC);
-	assert_int_equal(put_wait(bytes, 1 << 20, &object), -ENOSPC);
-	expect_words("sim0 is out of service: the file system under it is full");
+	expect_refusal(-ENOSPC, "sim0 is out of service: the file system under it is full",
+		       put_wait(bytes, 1 << 20, &object));
 	expect_words("sim1 is out of service: there is no space below it");
 	expect_words("make room there");
 	assert_ok(spw_store_free(store, object));
@@ -235,13 +234,10 @@ DRIVES_CASE(test_reads_and_flushes_that_always_say_again_end_in_words)
 	assert_ok(put_wait(bytes, 1 << 20, &object));
 	fail_from(1, SPW_READ, 1, -EAGAIN);
 	fail_from(1, SPW_FLUSH, 1, -EAGAIN);
-	assert_int_equal(get_wait(object, 0, back, 1 << 20), -EAGAIN);
-	expect_words("sim1: cannot read");
+	expect_refusal(-EAGAIN, "sim1: cannot read", get_wait(object, 0, back, 1 << 20));
 	assert_ok(spw_store_flush(store, NULL, &request));
-	assert_int_equal(spw_request_wait(request), -EAGAIN);
-	expect_words("sim1: cannot flush");
-	assert_int_equal(spw_store_commit(store, &object, 1, 1, NULL, 0, 0), -EAGAIN);
-	expect_words("sim1");
+	expect_refusal(-EAGAIN, "sim1: cannot flush", spw_request_wait(request));
+	expect_refusal(-EAGAIN, "sim1", spw_store_commit(store, &object, 1, 1, NULL, 0, 0));
 	expect_soon(began_ns);
 	assert_int_equal(stats().drives_retired, 0);
 	mend_all();
@@ -257,8 +253,7 @@ DRIVES_CASE(test_a_drive_found_gone_by_a_read_is_retired)
 	open_store(4);
 	assert_ok(put_wait(bytes, 1 << 20, &object));
 	fail_from(1, SPW_READ, 1, -ENODEV);
-	assert_int_equal(get_wait(object, 0, back, 1 << 20), -ENODEV);
-	expect_words("sim1");
+	expect_refusal(-ENODEV, "sim1", get_wait(object, 0, back, 1 << 20));
 	assert_int_equal(stats().drives_retired, 1);
 	/* What is put from now on is not lost with it. */
 	assert_ok(put_wait(bytes, 1 << 20, &other));
@@ -327,8 +322,7 @@ static void expect_damage(spw_object object, uint64_t offset, size_t len, const 
 	char place[64];
 
 	(void)snprintf(place, sizeof(place), "byte %td", chunk - drive->medium);
-	assert_int_equal(get_wait(object, offset, back, len), -EBADMSG);
-	expect_words(drive->path);
+	expect_refusal(-EBADMSG, drive->path, get_wait(object, offset, back, len));
 	expect_words(place);
 	expect_words("block");
 	expect_words("expected");
@@ -398,8 +392,7 @@ DRIVES_CASE(test_stale_block)
 	sim_fill(bytes, len, 35);
 	assert_ok(put_wait(bytes, len, &object));
 	memcpy(place, stale, BLOCK_BYTES);
-	assert_int_equal(get_wait(object, 0, memory(len), len), -EBADMSG);
-	expect_words(drive->path);
+	expect_refusal(-EBADMSG, drive->path, get_wait(object, 0, memory(len), len));
 	/* What does not touch the damaged chunk still comes. */
 	assert_ok(get_wait(object, len - BLOCK_BYTES, stale, BLOCK_BYTES));
 	assert_memory_equal(stale, bytes + len - BLOCK_BYTES, BLOCK_BYTES);

@@ -51,8 +51,7 @@ STATE_CASE(test_up_and_down_moves_only_what_does_not_fit)
 
 		fake.lazy = speeds[i / 2 % SPW_ARRAY_LEN(speeds)];
 		check_up_and_down(sizes[size].buffers, sizes[size].records, i % 2);
-		spw_state_close(held);
-		held = NULL;
+		close_state();
 		fake_check_empty();
 		teardown(NULL);
 		setup(NULL);
@@ -250,12 +249,10 @@ STATE_CASE(test_several_are_taken_at_once)
 	assert_int_equal(spw_state_take(held, 6, &memory), -ENOBUFS);
 	assert_null(memory);
 	expect_words("3 records are taken");
-	assert_int_equal(spw_state_take(held, 9, &memory), -EALREADY);
-	expect_words("tile 9 is taken");
+	expect_refusal(-EALREADY, "tile 9 is taken", spw_state_take(held, 9, &memory));
 	for (uint32_t i = 7; i < 10; i++)
 		assert_ok(spw_state_give(held, i, false));
-	assert_int_equal(spw_state_give(held, 9, false), -EINVAL);
-	expect_words("tile 9 is not taken");
+	expect_refusal(-EINVAL, "tile 9 is not taken", spw_state_give(held, 9, false));
 	for (uint32_t i = 7; i-- > 0;)
 		use(i, 1, 2);
 }
@@ -293,13 +290,11 @@ STATE_CASE(test_failed_writes_are_reported_by_who_needs_the_room)
 	expect_words("drive 2 gave up");
 	assert_int_equal(stats_now().takes, 4);
 	assert_true(logs > 0 && logs <= 4); /* each record once */
-	assert_int_equal(spw_state_commit(held, 1, NULL, 0, false), -EIO);
-	expect_words("nothing is committed");
+	expect_refusal(-EIO, "nothing is committed", spw_state_commit(held, 1, NULL, 0, false));
 	assert_int_equal(fake.commits, 0);
 	fake.put_fails = 0;
 	fake.put_refused = 1;
-	assert_int_equal(spw_state_take(held, 4, &memory), -ENOBUFS);
-	expect_words("drive 2 refused");
+	expect_refusal(-ENOBUFS, "drive 2 refused", spw_state_take(held, 4, &memory));
 	fake.put_refused = 0;
 	for (; i < 12; i++)
 		use(i, 0, 1);
@@ -320,8 +315,7 @@ STATE_CASE(test_a_failed_read_is_returned_by_the_take)
 	assert_true(stats_now().read_failures > 0);
 	fake.get_fails = 0;
 	fake.get_refusal = -ENOBUFS;
-	assert_int_equal(spw_state_take(held, 2, &memory), -ENOBUFS);
-	expect_words("drive 2 refused");
+	expect_refusal(-ENOBUFS, "drive 2 refused", spw_state_take(held, 2, &memory));
 	use(2, 1, 1);
 	pass(12, true, 1, 2);
 }

@@ -40,8 +40,8 @@ STATE_CASE(test_options_are_checked)
 	opts.record_bytes_max = 0;
 	assert_int_equal(spw_state__open_with(fake.store, &opts, &fake_ports, &held), -EINVAL);
 	opts.record_bytes_max = (UINT64_C(1) << 40) + 1;
-	assert_int_equal(spw_state__open_with(fake.store, &opts, &fake_ports, &held), -EINVAL);
-	expect_words("record_bytes_max");
+	expect_refusal(-EINVAL, "record_bytes_max",
+		       spw_state__open_with(fake.store, &opts, &fake_ports, &held));
 	opts.record_bytes_max = 1;
 	opts.memory_bytes = SPW_STATE_RECORDS_MAX + 1;
 	assert_int_equal(spw_state__open_with(fake.store, &opts, &fake_ports, &held), -EINVAL);
@@ -86,18 +86,18 @@ STATE_CASE(test_declarations_are_checked)
 	open_state(4);
 	memset(name, 'n', sizeof(name));
 	name[sizeof(name) - 1] = '\0';
-	assert_int_equal(spw_state_add(held, name, LEN, NULL, 0, &number), -EINVAL);
-	expect_words("a name has 1 to 512 bytes");
+	expect_refusal(-EINVAL, "a name has 1 to 512 bytes",
+		       spw_state_add(held, name, LEN, NULL, 0, &number));
 	assert_int_equal(spw_state_add(held, "", LEN, NULL, 0, &number), -EINVAL);
 	name[SPW_STATE_NAME_BYTES_MAX] = '\0';
 	assert_ok(spw_state_add(held, name, LEN, shape, SPW_STATE_SHAPE_BYTES_MAX, &number));
 	assert_int_equal(number, 0);
 	assert_int_equal(spw_state_add(held, name, LEN, NULL, 0, &number), -EEXIST);
 	assert_int_equal(spw_state_add(held, "a", 0, NULL, 0, &number), -EINVAL);
-	assert_int_equal(spw_state_add(held, "a", LEN + 1, NULL, 0, &number), -EINVAL);
-	expect_words("record a: 65 bytes");
-	assert_int_equal(spw_state_add(held, "a", LEN, shape, sizeof(shape), &number), -EINVAL);
-	expect_words("shape");
+	expect_refusal(-EINVAL, "record a: 65 bytes",
+		       spw_state_add(held, "a", LEN + 1, NULL, 0, &number));
+	expect_refusal(-EINVAL, "shape",
+		       spw_state_add(held, "a", LEN, shape, sizeof(shape), &number));
 	assert_int_equal(stats_now().records, 1);
 	assert_ok(spw_state_add(held, "a", 1, NULL, 0, &number));
 	assert_int_equal(number, 1);
@@ -145,18 +145,15 @@ STATE_CASE(test_calls_before_attach_are_refused)
 	void *memory;
 
 	open_state(4);
-	assert_int_equal(spw_state_attach(held), -EINVAL);
-	expect_words("no record was declared");
+	expect_refusal(-EINVAL, "no record was declared", spw_state_attach(held));
 	add_records(1);
-	assert_int_equal(spw_state_take(held, 0, &memory), -EINVAL);
-	expect_words("spw_state_attach()");
+	expect_refusal(-EINVAL, "spw_state_attach()", spw_state_take(held, 0, &memory));
 	assert_int_equal(spw_state_give(held, 0, true), -EINVAL);
 	assert_int_equal(spw_state_pass(held, NULL, 0), -EINVAL);
 	assert_int_equal(spw_state_commit(held, 1, NULL, 0, false), -EINVAL);
 	assert_int_equal(spw_state_commit_release(held), -EINVAL);
 	assert_int_equal(spw_state_attach(held), 0);
-	assert_int_equal(spw_state_take(held, 1, &memory), -EINVAL);
-	expect_words("record 1: there are 1");
+	expect_refusal(-EINVAL, "record 1: there are 1", spw_state_take(held, 1, &memory));
 	assert_int_equal(spw_state_give(held, 1, true), -EINVAL);
 }
 
@@ -168,8 +165,7 @@ STATE_CASE(test_transient_records_are_of_no_commit)
 	open_state(4);
 	assert_ok(spw_state_add_transient(held, "gradient", LEN, &number));
 	assert_int_equal(number, 0);
-	assert_int_equal(spw_state_attach(held), -EINVAL);
-	expect_words("that a commit could have");
+	expect_refusal(-EINVAL, "that a commit could have", spw_state_attach(held));
 	assert_int_equal(spw_state_add_transient(held, "gradient", LEN, &number), -EEXIST);
 	assert_ok(spw_state_add(held, "tile 0", LEN, NULL, 0, &number));
 	assert_int_equal(spw_state_attach(held), 0);
@@ -179,8 +175,7 @@ STATE_CASE(test_transient_records_are_of_no_commit)
 	assert_ok(spw_state_commit(held, 1, NULL, 0, false));
 	assert_int_equal(fake.store->puts, puts + 1);
 	use(0, 5, 5);
-	spw_state_close(held);
-	held = NULL;
+	close_state();
 	fake_check_empty();
 	fake_reopen();
 	assert_int_equal(committed_count(), 1);
@@ -203,8 +198,7 @@ STATE_CASE(test_an_object_of_the_callers_is_of_each_commit)
 	open_state(4);
 	assert_ok(spw_state_add_object(held, "parameter", sizeof(bytes), "shape", 5, &number));
 	assert_ok(spw_state_add(held, "tile 0", LEN, NULL, 0, &tile));
-	assert_int_equal(spw_state_object(held, number, &found), -EINVAL);
-	expect_words("not attached");
+	expect_refusal(-EINVAL, "not attached", spw_state_object(held, number, &found));
 	assert_int_equal(spw_state_attach(held), 0);
 	assert_ok(spw_state_object(held, number, &found));
 	assert_int_equal(found.value, 0);
@@ -215,15 +209,12 @@ STATE_CASE(test_an_object_of_the_callers_is_of_each_commit)
 		assert_ok(spw_state_commit(held, i + 1, NULL, 0, false));
 	}
 	assert_ok(fake_free(fake.store, objects[0]));
-	assert_int_equal(spw_state_take(held, number, &memory), -EINVAL);
-	expect_words("an object of the caller's");
+	expect_refusal(-EINVAL, "an object of the caller's", spw_state_take(held, number, &memory));
 	assert_int_equal(spw_state_clear(held, number), -EINVAL);
-	assert_int_equal(spw_state_pass(held, &number, 1), -EINVAL);
-	expect_words("an object of the caller's");
+	expect_refusal(-EINVAL, "an object of the caller's", spw_state_pass(held, &number, 1));
 	assert_int_equal(spw_state_set_object(held, tile, objects[1]), -EINVAL);
 	assert_int_equal(spw_state_object(held, 7, &found), -EINVAL);
-	spw_state_close(held);
-	held = NULL;
+	close_state();
 	assert_ok(fake_free(fake.store, objects[1])); /* it was not the state's */
 	fake_reopen();
 	open_state(4);
@@ -232,8 +223,7 @@ STATE_CASE(test_an_object_of_the_callers_is_of_each_commit)
 	assert_int_equal(spw_state_attach(held), 1);
 	assert_ok(spw_state_object(held, number, &found));
 	assert_memory_equal(fake_object(found)->bytes, bytes, sizeof(bytes));
-	spw_state_close(held);
-	held = NULL;
+	close_state();
 	assert_ok(fake_free(fake.store, found));
 }
 
@@ -244,14 +234,12 @@ STATE_CASE(test_a_committed_record_that_is_transient_now_is_another)
 
 	open_with(4, 2);
 	assert_ok(spw_state_commit(held, 1, NULL, 0, false));
-	spw_state_close(held);
-	held = NULL;
+	close_state();
 	fake_reopen();
 	open_state(4);
 	add_records(1);
 	assert_ok(spw_state_add_transient(held, "tile 1", LEN, &number));
-	assert_int_equal(spw_state_attach(held), -EUCLEAN);
-	expect_words("tile 1 is there, and was not declared");
+	expect_refusal(-EUCLEAN, "tile 1 is there, and was not declared", spw_state_attach(held));
 }
 
 /* It is not the commit's. */
@@ -282,8 +270,7 @@ STATE_CASE(test_what_is_cleared_is_zero_and_takes_no_space)
 	pass(8, false, 0, 3);
 	pass(8, true, 3, 4);
 	take(2);
-	assert_int_equal(spw_state_clear(held, 2), -EBUSY);
-	expect_words("is taken");
+	expect_refusal(-EBUSY, "is taken", spw_state_clear(held, 2));
 	assert_ok(spw_state_give(held, 2, false));
 	assert_int_equal(spw_state_clear(held, 8), -EINVAL);
 	for (uint32_t i = 0; i < 8; i++) /* in memory, under way, on the drives */
@@ -302,15 +289,12 @@ STATE_CASE(test_orders_are_checked)
 	const uint32_t beyond[] = {0, 5}, twice[] = {3, 1, 3}, good[] = {4, 0};
 
 	open_with(4, 5);
-	assert_int_equal(spw_state_pass(held, beyond, 2), -EINVAL);
-	expect_words("record 5 of a pass: there are 5");
-	assert_int_equal(spw_state_pass(held, twice, 3), -EINVAL);
-	expect_words("tile 3) is twice");
+	expect_refusal(-EINVAL, "record 5 of a pass: there are 5", spw_state_pass(held, beyond, 2));
+	expect_refusal(-EINVAL, "tile 3) is twice", spw_state_pass(held, twice, 3));
 	assert_ok(spw_state_pass(held, good, 2));
 	(void)take(4);
 	assert_int_equal(spw_state_pass(held, good, 2), -EBUSY);
-	assert_int_equal(spw_state_commit(held, 1, NULL, 0, false), -EBUSY);
-	expect_words("1 records are taken");
+	expect_refusal(-EBUSY, "1 records are taken", spw_state_commit(held, 1, NULL, 0, false));
 	assert_ok(spw_state_give(held, 4, false));
 	assert_ok(spw_state_pass(held, good, 2));
 	assert_int_equal(stats_now().passes, 2);
@@ -374,8 +358,7 @@ STATE_CASE(test_what_is_committed_is_there_again)
 	for (uint32_t i = 0; i < 10; i++)
 		use(i, i < 7, i < 7);
 	assert_int_equal(stats_now().writes, 0);
-	assert_int_equal(spw_state_commit(held, 7, NULL, 0, false), -EINVAL);
-	expect_words("the last is 7");
+	expect_refusal(-EINVAL, "the last is 7", spw_state_commit(held, 7, NULL, 0, false));
 	assert_ok(spw_state_commit(held, 8, NULL, 0, false));
 	reopen(4, 10);
 	assert_ok(spw_state_extra(held, NULL, &len));
@@ -416,13 +399,13 @@ STATE_CASE(test_a_commit_that_fails_is_made_again)
 	assert_ok(spw_state_commit(held, 1, NULL, 0, false));
 	pass(10, true, 1, 2);
 	fake.put_error = -EIO;
-	assert_int_equal(spw_state_commit(held, 2, NULL, 0, false), -EIO);
-	expect_words(
-		"a changed record cannot be written, so nothing is committed: drive 2 gave up");
+	expect_refusal(
+		-EIO,
+		"a changed record cannot be written, so nothing is committed: drive 2 gave up",
+		spw_state_commit(held, 2, NULL, 0, false));
 	assert_int_equal(fake.set.number, 1);
 	fake.commit_error = -EIO;
-	assert_int_equal(spw_state_commit(held, 2, NULL, 0, false), -EIO);
-	expect_words("could not flush");
+	expect_refusal(-EIO, "could not flush", spw_state_commit(held, 2, NULL, 0, false));
 	assert_int_equal(stats_now().commits, 1);
 	pass(10, false, 2, 3);
 	assert_ok(spw_state_commit(held, 2, NULL, 0, false));
@@ -478,8 +461,8 @@ static void refuse(const char *words)
 {
 	uint64_t number;
 
-	assert_int_equal(spw_state_attach(held), -EUCLEAN);
-	expect_words("commit 5 of the store has other records: ");
+	expect_refusal(-EUCLEAN,
+		       "commit 5 of the store has other records: ", spw_state_attach(held));
 	expect_words(words);
 	assert_int_equal(spw_state_attached(held, &number), -ENODATA);
 	assert_int_equal(spw_state_give(held, 0, true), -EINVAL); /* not attached */
@@ -561,8 +544,9 @@ static void commit_bytes(const void *bytes, size_t len)
 STATE_CASE(test_another_ones_commit_is_refused)
 {
 	commit_bytes("abc", 3);
-	assert_int_equal(spw_state_attach(held), -EUCLEAN);
-	expect_words("commit 5 of the store cannot be used as a state: it is none of spillway's");
+	expect_refusal(-EUCLEAN,
+		       "commit 5 of the store cannot be used as a state: it is none of spillway's",
+		       spw_state_attach(held));
 	assert_int_equal(committed_count(), -EUCLEAN);
 	assert_int_equal(spw_state__committed_with(fake.store, &fake_ports, NULL, NULL), -EUCLEAN);
 }
@@ -604,8 +588,8 @@ STATE_CASE(test_a_manifest_of_more_objects_than_there_are_is_refused)
 	uint8_t bytes[1024];
 
 	commit_bytes(bytes, encode(bytes, (const char *[]){"tile 0", "tile 1", NULL}, LEN, 2));
-	assert_int_equal(spw_state_attach(held), -EUCLEAN);
-	expect_words("it has another number of objects than the commit");
+	expect_refusal(-EUCLEAN, "it has another number of objects than the commit",
+		       spw_state_attach(held));
 }
 
 STATE_CASE(test_an_object_of_another_length_than_its_record_is_refused)
@@ -618,8 +602,8 @@ STATE_CASE(test_an_object_of_another_length_than_its_record_is_refused)
 	fake_reopen();
 	open_state(4);
 	add_records(2);
-	assert_int_equal(spw_state_attach(held), -EUCLEAN);
-	expect_words("record tile 0 has 64 bytes, and its object 63");
+	expect_refusal(-EUCLEAN, "record tile 0 has 64 bytes, and its object 63",
+		       spw_state_attach(held));
 }
 
 /* What a state has taken up and given up is not there for another one. */
@@ -632,8 +616,7 @@ STATE_CASE(test_the_store_is_opened_again_for_another_state)
 	spw_state_close(held);
 	open_state(4);
 	add_records(3);
-	assert_int_equal(spw_state_attach(held), -EALREADY);
-	expect_words("open the store again");
+	expect_refusal(-EALREADY, "open the store again", spw_state_attach(held));
 	fake_reopen();
 	assert_int_equal(spw_state_attach(held), 1);
 	pass(3, false, 1, 2);
@@ -652,8 +635,8 @@ STATE_CASE(test_a_store_that_is_too_small_says_by_how_much)
 	fake.capacity = 2 * 10 * 4096 + 2 * 4096 + 2 * LEN - 3;
 	open_state(4);
 	add_records(10);
-	assert_int_equal(spw_state_attach(held), -ENOSPC);
-	expect_words("the store is too small by 3 bytes: 10 records of 640 B");
+	expect_refusal(-ENOSPC, "the store is too small by 3 bytes: 10 records of 640 B",
+		       spw_state_attach(held));
 	fake.capacity = 0;
 	assert_int_equal(spw_state_attach(held), -ENOSPC);
 	missing = strtoull(strstr(spw_last_error(), "by ") + 3, NULL, 10);
@@ -672,12 +655,12 @@ STATE_CASE(test_a_mirror_needs_room_for_two_copies)
 	opts.record_bytes_max = LEN;
 	assert_int_equal(opts.copies, 1);
 	opts.copies = 3;
-	assert_int_equal(spw_state__open_with(fake.store, &opts, &fake_ports, &held), -EINVAL);
-	expect_words("copies is 3");
+	expect_refusal(-EINVAL, "copies is 3",
+		       spw_state__open_with(fake.store, &opts, &fake_ports, &held));
 	opts.copies = 2;
 	fake.drives = 1;
-	assert_int_equal(spw_state__open_with(fake.store, &opts, &fake_ports, &held), -EINVAL);
-	expect_words("one drive");
+	expect_refusal(-EINVAL, "one drive",
+		       spw_state__open_with(fake.store, &opts, &fake_ports, &held));
 	/* One is missing: it was made with two. */
 	fake.drives_missing = 1;
 	assert_ok(spw_state__open_with(fake.store, &opts, &fake_ports, &held));
@@ -686,8 +669,7 @@ STATE_CASE(test_a_mirror_needs_room_for_two_copies)
 	fake.drives_missing = 0;
 	assert_ok(spw_state__open_with(fake.store, &opts, &fake_ports, &held));
 	add_records(10);
-	assert_int_equal(spw_state_attach(held), -ENOSPC);
-	expect_words("for each of two copies");
+	expect_refusal(-ENOSPC, "for each of two copies", spw_state_attach(held));
 	missing = strtoull(strstr(spw_last_error(), "by ") + 3, NULL, 10);
 	fake.capacity = 2 * missing - 2;
 	assert_int_equal(spw_state_attach(held), -ENOSPC);
@@ -747,8 +729,7 @@ STATE_CASE(test_tools_see_what_is_committed)
 	open_with(4, 6);
 	pass(4, false, 0, 1);
 	assert_ok(spw_state_commit(held, 5, "x", 1, false));
-	spw_state_close(held);
-	held = NULL;
+	close_state();
 	fake_reopen();
 	assert_int_equal(committed_count(), 6);
 	assert_ok(spw_state__committed_with(fake.store, &fake_ports, see, &seen));

@@ -86,8 +86,7 @@ STATE_CASE(test_every_allocation_may_fail)
 	pass(records, false, 0, 1);
 	assert_ok(spw_state_commit(held, 1, "extra", 5, false));
 	do {
-		spw_state_close(held);
-		held = NULL;
+		close_state();
 		assert_int_equal(fake.store->arena_used, 0);
 		fake_reopen();
 		(void)spw_error(-EIO, "nothing");
@@ -112,8 +111,8 @@ STATE_CASE(test_a_commit_without_memory_is_made_again)
 		/* All is on the drives, where the fake needs memory, too. */
 		assert_ok(spw_state_commit(held, n, NULL, 0, false));
 		countdown = n;
-		assert_int_equal(spw_state_commit(held, n + 1, NULL, 0, false), -ENOMEM);
-		expect_words("no memory to commit 9 records");
+		expect_refusal(-ENOMEM, "no memory to commit 9 records",
+			       spw_state_commit(held, n + 1, NULL, 0, false));
 		assert_int_equal(fake.set.number, n);
 	}
 	countdown = 0;

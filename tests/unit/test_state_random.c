@@ -178,8 +178,7 @@ static void commit(void)
 static void open_again(void)
 {
 	give_all();
-	spw_state_close(held);
-	held = NULL;
+	close_state();
 	fake_check_empty();
 	fake_reopen();
 	memcpy(model.now, model.durable, sizeof(model.now));
@@ -225,8 +224,7 @@ static void check_all(void)
 		take_one(i);
 		give_one(i);
 	}
-	spw_state_close(held);
-	held = NULL;
+	close_state();
 	fake_check_empty();
 }
 

@@ -219,10 +219,14 @@ SHARE_CASE(test_an_update_without_a_device_decides_nothing)
 
 /* ---- A state ---- */
 
-static void refused(int rc, const char *words)
+static void open_shared(uint32_t device_every, uint32_t records)
 {
-	assert_int_equal(rc, -EINVAL);
-	expect_words(words);
+	struct spw_state_opts opts = opts_of(5);
+
+	opts.device_every = device_every;
+	assert_ok(spw_state__open_with(fake.store, &opts, &fake_ports, &held));
+	add_records(records);
+	assert_int_equal(spw_state_attach(held), 0);
 }
 
 static void begin_update(uint32_t count)
@@ -234,6 +238,12 @@ static void begin_update(uint32_t count)
 		device[i] = true;
 	}
 	assert_ok(spw_state_update(held, order, count, device));
+}
+
+static void give_from_device(uint32_t number, bool changed)
+{
+	assert_ok(spw_state_device_took(held, number, 5));
+	assert_ok(spw_state_give(held, number, changed));
 }
 
 /* The device has a record while the host updates those that follow. */
@@ -249,31 +259,22 @@ static void update_all(uint32_t count, uint8_t was, uint8_t is)
 			use(i, was, is);
 			continue;
 		}
-		if (out != UINT32_MAX) {
-			assert_ok(spw_state_device_took(held, out, 5));
-			assert_ok(spw_state_give(held, out, true));
-		}
+		if (out != UINT32_MAX)
+			give_from_device(out, true);
 		memory = take(i);
 		assert_int_equal(memory[0], was);
 		memset(memory, is, LEN);
 		out = i;
 	}
-	if (out != UINT32_MAX) {
-		assert_ok(spw_state_device_took(held, out, 5));
-		assert_ok(spw_state_give(held, out, true));
-	}
+	if (out != UINT32_MAX)
+		give_from_device(out, true);
 }
 
 STATE_CASE(test_an_update_moves_what_a_pass_does)
 {
-	struct spw_state_opts opts = opts_of(5);
 	struct spw_state_stats stats;
 
-	opts.device_every = 4;
-	opts.log.write = NULL;
-	assert_ok(spw_state__open_with(fake.store, &opts, &fake_ports, &held));
-	add_records(40);
-	assert_int_equal(spw_state_attach(held), 0);
+	open_shared(4, 40);
 	for (uint8_t i = 0; i < 5; i++)
 		update_all(40, i, i + 1);
 	stats = stats_now();
@@ -290,17 +291,11 @@ STATE_CASE(test_an_update_moves_what_a_pass_does)
 
 STATE_CASE(test_a_pass_ends_an_update_that_has_not_ended)
 {
-	struct spw_state_opts opts = opts_of(5);
-
-	opts.device_every = 2;
-	assert_ok(spw_state__open_with(fake.store, &opts, &fake_ports, &held));
-	add_records(8);
-	assert_int_equal(spw_state_attach(held), 0);
+	open_shared(2, 8);
 	begin_update(8);
 	use(0, 0, 1);
 	(void)take(1);
-	assert_ok(spw_state_device_took(held, 1, 5));
-	assert_ok(spw_state_give(held, 1, false));
+	give_from_device(1, false);
 	begin_pass(8, false);
 	for (uint32_t i = 0; i < 8; i++)
 		use(i, i == 0 ? 1 : 0, 2);
@@ -321,21 +316,18 @@ STATE_CASE(test_what_a_device_did_is_told_of_its_records_alone)
 	struct spw_state_opts opts = opts_of(5);
 
 	opts.device_every = 1;
-	refused(spw_state__open_with(fake.store, &opts, &fake_ports, &held), "device_every is 1");
-	opts.device_every = 2;
-	assert_ok(spw_state__open_with(fake.store, &opts, &fake_ports, &held));
-	add_records(8);
-	assert_int_equal(spw_state_attach(held), 0);
+	expect_refusal(-EINVAL, "device_every is 1",
+		       spw_state__open_with(fake.store, &opts, &fake_ports, &held));
+	open_shared(2, 8);
 	begin_update(8);
-	refused(spw_state_device_took(held, 1, 5), "tile 1 is not on the device");
+	expect_refusal(-EINVAL, "tile 1 is not on the device", spw_state_device_took(held, 1, 5));
 	(void)take(0);
-	refused(spw_state_device_took(held, 0, 5), "tile 0 is not on the device");
-	refused(spw_state_device_took(held, 8, 5), "record 8");
+	expect_refusal(-EINVAL, "tile 0 is not on the device", spw_state_device_took(held, 0, 5));
+	expect_refusal(-EINVAL, "record 8", spw_state_device_took(held, 8, 5));
 	assert_ok(spw_state_give(held, 0, false));
 	(void)take(1);
-	assert_ok(spw_state_device_took(held, 1, 5));
-	assert_ok(spw_state_give(held, 1, false));
-	refused(spw_state_device_took(held, 1, 5), "not on the device");
+	give_from_device(1, false);
+	expect_refusal(-EINVAL, "not on the device", spw_state_device_took(held, 1, 5));
 }
 
 RUN_CASES(NULL, NULL)

@@ -344,8 +344,7 @@ CASE(every_flipped_bit_is_found)
 static void is_wrong(const struct bench_units *units, uint64_t offset, uint64_t generation,
 		     const char *words)
 {
-	assert_int_equal(check_at(units, units->unit_bytes, offset, generation), -EBADMSG);
-	assert_non_null(strstr(spw_last_error(), words));
+	expect_refusal(-EBADMSG, words, check_at(units, units->unit_bytes, offset, generation));
 }
 
 CASE(misplaced_and_older_blocks_are_found)

@@ -144,8 +144,7 @@ TUNE_TEST(test_settings_for_another_drive_are_left)
 
 static void assert_refused(const char *words)
 {
-	assert_int_equal(open_tuned(tune_path), -EINVAL);
-	expect_words(words);
+	expect_refusal(-EINVAL, words, open_tuned(tune_path));
 	assert_null(drive_queue);
 }
 

@@ -57,8 +57,8 @@ TEST(test_waiting_transfers_that_fail)
 {
 	fake.fail_next = 1;
 	fake.fail_status = 0x4281;
-	assert_int_equal(spw_device_pread(device, foreign, 512, 0), -ENODATA);
-	expect_error("Unrecovered Read Error (281h)");
+	expect_refusal(-ENODATA, "Unrecovered Read Error (281h)",
+		       spw_device_pread(device, foreign, 512, 0));
 	/* Not final: tried again, but not for ever. */
 	fake.fail_next = 3;
 	fake.fail_status = 0x0082;
@@ -139,19 +139,17 @@ TEST(test_what_cannot_be_opened)
 {
 	struct spw_device *other;
 
-	assert_int_equal(spw_device_open("pci:0000:3d:00.0/3", NULL, &other), -ENODEV);
-	expect_error("no namespace 3");
+	expect_refusal(-ENODEV, "no namespace 3",
+		       spw_device_open("pci:0000:3d:00.0/3", NULL, &other));
 	assert_int_equal(spw_device_open("pci:0000:3e:00.0", NULL, &other), -ENODEV);
 	assert_int_equal(spw_device_open("pci:here", NULL, &other), -EINVAL);
 	fake.metadata_bytes = 8;
-	assert_int_equal(spw_device_open(PATH, NULL, &other), -EOPNOTSUPP);
-	expect_error("8 bytes of metadata");
+	expect_refusal(-EOPNOTSUPP, "8 bytes of metadata", spw_device_open(PATH, NULL, &other));
 	fake.protection_type = 2;
 	assert_int_equal(spw_device_open(PATH, NULL, &other), -EOPNOTSUPP);
 	fake.protection_type = 1;
 	fake.metadata_bytes = 16;
-	assert_int_equal(spw_device_open(PATH, NULL, &other), -EOPNOTSUPP);
-	expect_error("16 bytes of metadata");
+	expect_refusal(-EOPNOTSUPP, "16 bytes of metadata", spw_device_open(PATH, NULL, &other));
 	assert_null(other);
 }
 
@@ -220,8 +218,8 @@ TEST_BLOCKS(test_damage_under_protected_blocks)
 	expect_said("(NVMe status 282h: End-to-end Guard Check Error): what is stored does not "
 		    "match its protection information");
 	assert_int_equal(run(SPW_READ, memory, 2 * block, 16 * block), 2 * block);
-	assert_int_equal(spw_device_pread(device, foreign, block, 18 * block), -EILSEQ);
-	expect_error(PATH ": read failed: End-to-end Guard Check Error (282h)");
+	expect_refusal(-EILSEQ, PATH ": read failed: End-to-end Guard Check Error (282h)",
+		       spw_device_pread(device, foreign, block, 18 * block));
 	fake_tags[0][20].reference ^= 1;
 	assert_int_equal(run(SPW_READ, memory, block, 20 * block), -EILSEQ);
 	expect_said("NVMe status 284h: End-to-end Reference Tag Check Error");
@@ -236,8 +234,7 @@ TEST(test_controllers_that_do_not_start)
 	close_device();
 	assert_int_equal(fake.shutdowns, 1);
 	fake.refuses_queues = true;
-	assert_int_equal(spw_device_open(PATH, NULL, &other), -EIO);
-	expect_error("refuses a submission queue");
+	expect_refusal(-EIO, "refuses a submission queue", spw_device_open(PATH, NULL, &other));
 	assert_true(fake.closed);
 	fake.refuses_queues = false;
 	fake.map_error = -ENOMEM;
@@ -572,7 +569,7 @@ TEST(test_queues_share_a_controller)
 		count++;
 	/* The controller's own pair is one of them. */
 	assert_int_equal(count, FAKE_QUEUES - 2);
-	expect_error("queue pairs that the controller has are in use");
+	expect_words("queue pairs that the controller has are in use");
 	spw_queue_close(queues[0]);
 	queue = queues[0] = NULL;
 	assert_int_equal(spw_queue_open(&device, 1, &opts, &queues[0]), 0);
@@ -691,8 +688,7 @@ TEST(test_refused_backends)
 	spw_queue_opts_init(&opts, sizeof(opts));
 	for (int backend = SPW_BACKEND_IO_URING; backend <= SPW_BACKEND_NVME; backend++) {
 		opts.backend = (enum spw_backend)backend;
-		assert_int_equal(spw_queue_open(&device, 1, &opts, &queue), -EINVAL);
-		expect_error("vfio alone");
+		expect_refusal(-EINVAL, "vfio alone", spw_queue_open(&device, 1, &opts, &queue));
 	}
 	fake.map_error = -ENOMEM;
 	opts.backend = SPW_BACKEND_VFIO;

@@ -42,7 +42,7 @@ static void format_once(void)
 	assert_non_null(strstr(
 		spw_last_error(),
 		"use --erase if that may be lost, or name another device: from byte 0 on 77 77"));
-	assert_non_null(strstr(spw_last_error(), "1 MiB of its first MiB and 1 MiB of its last"));
+	expect_words("1 MiB of its first MiB and 1 MiB of its last");
 	assert_int_equal(fake.writes + fake.zeroes, 0);
 	opts.erase = true;
 	if (spw_format(paths, 1, &opts, &info))
@@ -110,12 +110,12 @@ TEST(test_a_namespace_that_the_kernel_has_too)
 	assert_int_equal(spw_format(paths, 1, &opts, NULL), 0);
 	kernel_has_it = true;
 	fake.writes = fake.zeroes = 0;
-	assert_int_equal(spw_format(paths, 1, &opts, NULL), -EBUSY);
-	expect_error("the kernel reaches it by another controller, as nvme7n1");
+	expect_refusal(-EBUSY, "the kernel reaches it by another controller, as nvme7n1",
+		       spw_format(paths, 1, &opts, NULL));
 	assert_int_equal(spw_wipe(paths, 1, NULL), -EBUSY);
 	spw_store_opts_init(&store_opts, sizeof(store_opts));
-	assert_int_equal(spw_store_open(paths, 1, &store_opts, &store), -EBUSY);
-	expect_error("the kernel reaches it by another controller");
+	expect_refusal(-EBUSY, "the kernel reaches it by another controller",
+		       spw_store_open(paths, 1, &store_opts, &store));
 	assert_int_equal(spw_probe(PATH, &info), 0);
 	assert_int_equal(info.error, -EBUSY);
 	assert_int_equal(fake.writes + fake.zeroes, 0);

@@ -55,7 +55,7 @@ CASE(test_names)
 	for (size_t i = 0; i < SPW_ARRAY_LEN(bad); i++)
 		if (spw_vfio__parse(bad[i], &name) != -EINVAL)
 			fail_msg("taken: %s", bad[i]);
-	assert_non_null(strstr(spw_last_error(), "pci:0000:3d:00.0/1"));
+	expect_words("pci:0000:3d:00.0/1");
 	assert_false(spw_vfio__is_name("/dev/nvme0n1"));
 	assert_int_equal(spw_vfio__parse("/dev/nvme0n1", &name), -EINVAL);
 }

@@ -3,10 +3,10 @@
 /* wrap: spw_vfio__link_open */
 #include "tests/unit/vfio_rig.h"
 
-static void expect_refusal(int error, const char *words)
+static void refuse_start(int error, const char *words)
 {
 	assert_int_equal(spw_device_open(PATH, NULL, &device), error);
-	expect_error(words);
+	expect_words(words);
 	assert_null(device);
 	assert_true(fake.closed);
 }
@@ -47,11 +47,11 @@ TEST(test_registers_without_doorbells_for_queues)
 	close_device();
 	fake.dstrd = 8;
 	fake.link.registers_bytes = 0x1800;
-	expect_refusal(-EPROTO, "queue 1 has its doorbells beyond");
+	refuse_start(-EPROTO, "queue 1 has its doorbells beyond");
 	fake.link.registers_bytes = 0x1410;
-	expect_refusal(-EPROTO, "queue 1 has its doorbells beyond");
+	refuse_start(-EPROTO, "queue 1 has its doorbells beyond");
 	fake.link.registers_bytes = 0x1400;
-	expect_refusal(-EPROTO, "queue 0 has its doorbells beyond");
+	refuse_start(-EPROTO, "queue 0 has its doorbells beyond");
 	fake.dstrd = 0;
 	fake.link.registers_bytes = FAKE_REGISTERS;
 	open_device();
@@ -85,7 +85,7 @@ TEST(test_a_controller_that_fails_to_start)
 	fake.never_shuts_down = true;
 	fake.shutdowns = 0;
 	fake.to = 255;
-	expect_refusal(-EIO, "reports a fatal error (CSTS.CFS)");
+	refuse_start(-EIO, "reports a fatal error (CSTS.CFS)");
 	assert_true(spw_clock_ns() - start_ns < PATIENCE_NS);
 	assert_int_equal(fake.shutdowns, 0);
 	fake.fails_to_start = fake.never_shuts_down = false;
@@ -98,7 +98,7 @@ TEST(test_a_controller_that_never_starts_is_not_shut_down)
 	close_device();
 	fake.shutdowns = 0;
 	fake.never_ready = fake.never_shuts_down = true;
-	expect_refusal(-ETIMEDOUT, "does not start within 1000 ms");
+	refuse_start(-ETIMEDOUT, "does not start within 1000 ms");
 	assert_int_equal(fake.shutdowns, 0);
 	fake.never_ready = fake.never_shuts_down = false;
 	open_device();
@@ -115,7 +115,7 @@ TEST(test_a_controller_that_is_just_starting_when_opened)
 	/* It fails to: stopped as any other. */
 	fake.still_starts = UINT32_MAX;
 	fake.to = 1;
-	expect_refusal(-ETIMEDOUT, "does not stop within 500 ms");
+	refuse_start(-ETIMEDOUT, "does not stop within 500 ms");
 	assert_false(fake.transfers);
 	fake.still_starts = 0;
 	open_device();
@@ -275,7 +275,7 @@ TEST(test_a_namespace_that_is_not_ready_at_once)
 	assert_int_equal(fake.not_ready, 0);
 	close_device();
 	fake.not_ready = 6;
-	expect_refusal(-EREMOTEIO, "Namespace Not Ready");
+	refuse_start(-EREMOTEIO, "Namespace Not Ready");
 	open_device();
 }
 

@@ -224,11 +224,6 @@ static inline void expect_said(const char *words)
 	expect_in(words, said);
 }
 
-static inline void expect_error(const char *words)
-{
-	expect_in(words, spw_last_error());
-}
-
 #define TEST(name) CASE_WITH(name, begin, end)
 /* Also with blocks of 4096 bytes. */
 #define TEST_BLOCKS(name)               \
