@@ -9,6 +9,8 @@
 #include "plan/internal.h"
 #include "util/util.h"
 
+#define MODE_POSITIONAL 2u /* of earlier versions */
+
 static _Thread_local char broken[256]; /* what did not hold first in this call; "": all holds */
 
 void spw_plan_opts_init(struct spw_plan_opts *opts, size_t size)
@@ -88,9 +90,11 @@ int spw_plan__check_opts(const struct spw_plan_opts *caller, struct spw_plan_opt
 	if (caller->size < sizeof(caller->size))
 		return spw_error(-EINVAL, "plan: options must be set up by spw_plan_opts_init()");
 	spw_opts_merge(opts, sizeof(*opts), caller, caller->size);
-	if (opts->mode > SPW_PLAN_POSITIONAL)
+	if ((unsigned)opts->mode == MODE_POSITIONAL)
+		return spw_error(-EINVAL, "plan: there is no mode 2 any more, the positional rule: "
+					  "take SPW_PLAN_FASTEST, or simulate choices of your own "
+					  "(spw_plan_simulate)");
+	if (opts->mode > SPW_PLAN_BUDGET)
 		return spw_error(-EINVAL, "plan: there is no mode %u", (unsigned)opts->mode);
-	if (opts->mode == SPW_PLAN_POSITIONAL && opts->bytes_written_max > 0)
-		return spw_error(-EINVAL, "plan: the positional rule has no bytes_written_max");
 	return 0;
 }

@@ -482,7 +482,7 @@ static void try_all(struct search *search)
 	}
 }
 
-/* ---- SSDTrain's rule ---- */
+/* ---- A cut by position ---- */
 
 struct scope {
 	uint64_t bytes;
@@ -490,8 +490,8 @@ struct scope {
 };
 
 /* The first scope kept: the first that the drives could not keep up with. */
-static uint32_t positional_cut(const struct plan_work *work, const struct spw_plan_step *step,
-			       double bandwidth)
+static uint32_t position_of_cut(const struct plan_work *work, const struct spw_plan_step *step,
+				double bandwidth)
 {
 	double before = 0; /* bytes of the scopes before */
 
@@ -516,8 +516,8 @@ static uint32_t positional_cut(const struct plan_work *work, const struct spw_pl
 	return UINT32_MAX;
 }
 
-static void set_positional(struct plan_work *work, const struct spw_plan_step *step,
-			   const struct spw_plan_drives *drives, uint8_t *spill)
+static void set_by_position(struct plan_work *work, const struct spw_plan_step *step,
+			    const struct spw_plan_drives *drives, uint8_t *spill)
 {
 	uint32_t cut;
 
@@ -526,32 +526,9 @@ static void set_positional(struct plan_work *work, const struct spw_plan_step *s
 		work->keys[i] = step->tensors[i].scope;
 	}
 	spw_plan__sort(work, work->order);
-	cut = positional_cut(work, step, (double)drives->write_bytes_per_second);
+	cut = position_of_cut(work, step, (double)drives->write_bytes_per_second);
 	for (uint32_t i = 0; i < work->count; i++)
 		spill[i] = work->eligible[i] && step->tensors[i].scope < cut;
-}
-
-/* The rule sets no memory limit: the least that lets reads be in time, else no limit at all. */
-static void choose_positional(struct plan_again *again, const struct spw_plan_drives *drives,
-			      struct plan_found *found)
-{
-	const struct spw_plan_step *step = again->step;
-	struct plan_work *work = &again->base;
-	struct plan_outcome unlimited;
-
-	set_positional(work, step, drives, found->spill);
-	memcpy(work->trial, found->spill, work->count);
-	spw_plan__forecast_choose(work, &work->alone, PLAN_READS_IN_TIME, work->trial);
-	found->memory = work->forecast.peak;
-	found->feasible = true;
-	spw_plan__again_simulate(again, found->spill, found->memory, NULL, NULL, &found->outcome);
-	if (!stalls(&found->outcome))
-		return;
-	spw_plan__again_simulate(again, found->spill, work->keep_all_peak, NULL, NULL, &unlimited);
-	if (unlimited.stall_ns < found->outcome.stall_ns) {
-		found->outcome = unlimited;
-		found->memory = work->keep_all_peak;
-	}
 }
 
 /* ---- The modes ---- */
@@ -592,17 +569,13 @@ void spw_plan__choose(struct plan_again *again, const struct spw_plan_drives *dr
 				     .memory = work->keep_all_peak,
 				     .feasible = search.goal == GOAL_FASTEST ||
 						 work->keep_all_peak <= search.memory};
-	if (opts->mode == SPW_PLAN_POSITIONAL) {
-		choose_positional(again, drives, found);
-		return;
-	}
 	if (search.goal == GOAL_BUDGET && found->feasible)
 		return; /* nothing has to be spilled */
 	try_starts(&search);
 	improve(&search);
 	if (search.goal == GOAL_FASTEST) {
 		/* The search is greedy: on a rare step a cut by position has a lower peak. */
-		set_positional(work, again->step, drives, work->trial);
+		set_by_position(work, again->step, drives, work->trial);
 		if (!consider_trial(&search))
 			(void)consider(&search, work->keep_all_peak);
 	} else if (!found->feasible) {

@@ -350,8 +350,6 @@ int spw_plan_scopes(const struct spw_plan_step *step, const struct spw_plan_driv
 
 	if (!rc)
 		rc = spw_plan__check_opts(caller_opts, &opts);
-	if (!rc && opts.mode == SPW_PLAN_POSITIONAL)
-		rc = spw_error(-EINVAL, "plan: the positional rule does not recompute");
 	if (!rc)
 		rc = spw_plan__check_scopes(caller, &scopes);
 	if (!rc)

@@ -17,7 +17,8 @@
 /* To wake the store's thread takes microseconds: little of the time to write so much. */
 #define DEFER_BYTES (UINT64_C(256) << 10)
 
-#define WEAR_YEARS_MAX 1e6
+#define WEAR_YEARS_MAX  1e6
+#define MODE_POSITIONAL 4u /* of earlier versions */
 
 /* ---- Opening and closing ---- */
 
@@ -37,7 +38,10 @@ void spw_cache_opts_init(struct spw_cache_opts *opts, size_t size)
 
 static int opts_check(const struct spw_store *store, const struct spw_cache_opts *opts)
 {
-	if (opts->mode > SPW_CACHE_POSITIONAL)
+	if ((unsigned)opts->mode == MODE_POSITIONAL)
+		return spw_error(-EINVAL, "there is no cache mode 4 any more, the positional rule: "
+					  "use SPW_CACHE_FASTEST");
+	if (opts->mode > SPW_CACHE_BUDGET)
 		return spw_error(-EINVAL, "no such cache mode: %d", (int)opts->mode);
 	if (!store && opts->mode != SPW_CACHE_OBSERVE && opts->mode != SPW_CACHE_BUDGET)
 		return spw_error(-EINVAL, "a cache that spills needs a store");
@@ -53,9 +57,6 @@ static int opts_check(const struct spw_store *store, const struct spw_cache_opts
 	if (opts->wear_years != 0 && opts->wear_bytes_per_day != 0)
 		return spw_error(-EINVAL,
 				 "wear is limited by bytes per day or by years, not by both");
-	if ((opts->wear_years != 0 || opts->wear_bytes_per_day != 0) &&
-	    opts->mode == SPW_CACHE_POSITIONAL)
-		return spw_error(-EINVAL, "the positional rule does not limit wear");
 	return 0;
 }
 

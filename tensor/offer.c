@@ -16,6 +16,7 @@
 /* The longest element: on a device a part is looked at as elements where it lies in its storage. */
 #define ELEMENT_BYTES_MAX 16
 #define STORAGE_BYTES_MAX (UINT64_C(1) << 56)
+#define HINT_SPILL        2u /* of earlier versions */
 
 /* Which part of a storage is stored for an offer. */
 static void offer_range(const struct spw_offer *offer, uint32_t device, uint64_t *offset_bytes,
@@ -42,6 +43,10 @@ static int offer_check(const struct spw_offer *offer, enum spw_cache_hint hint,
 		return spw_error(-EINVAL, "an offer needs a tensor to set");
 	if (offer->reserved[0] != 0)
 		return spw_error(-EINVAL, "an offer: reserved fields must be 0");
+	if ((unsigned)hint == HINT_SPILL)
+		return spw_error(-EINVAL, "there is no hint 2 any more, to spill in any case: "
+					  "SPW_HINT_NONE leaves it to the mode, and min_bytes says "
+					  "what is too small");
 	if (hint > SPW_HINT_INPUT)
 		return spw_error(-EINVAL, "no such hint: %u", (unsigned)hint);
 	if (offer->owner == 0 || !offer->storage_bytes)

@@ -10,8 +10,6 @@ static enum keep_reason rule_wish(const struct entry *entry, enum spw_cache_hint
 	const struct spw_cache *cache = entry->cache;
 	enum spw_plan_choice choice;
 
-	if (hint == SPW_HINT_SPILL && cache->stage == SPW_STAGE_FORWARD)
-		return KEEP_NOT;
 	if (entry->len_bytes < cache->opts.min_bytes)
 		return KEEP_SMALL;
 	if (hint == SPW_HINT_PIN)

@@ -11,6 +11,7 @@
 
 #include "tools/replay/scopes.h"
 #include "tools/replay/drive.h"
+#include "tools/replay/positional.h"
 #include "tools/replay/report.h"
 #include "tools/ui/stop.h"
 #include "util/util.h"
@@ -26,9 +27,10 @@ static struct tool_devices traces, devices;
 static const char *bandwidth_text, *dip_text, *hurry_text, *chrome, *svg;
 static struct tool_number speed = {1, 1e-6, 1e6}, scale = {1, 1e-6, 1e6};
 static struct tool_choice mode = {.names = {"fastest", "budget", "positional", "spill", "keep"}};
-static const enum spw_cache_mode modes[] = {SPW_CACHE_FASTEST, SPW_CACHE_BUDGET,
-					    SPW_CACHE_POSITIONAL, SPW_CACHE_SPILL,
-					    SPW_CACHE_OBSERVE};
+static const enum spw_cache_mode modes[] = {SPW_CACHE_FASTEST, SPW_CACHE_BUDGET, SPW_CACHE_SPILL,
+					    SPW_CACHE_SPILL, SPW_CACHE_OBSERVE};
+#define MODE_POSITIONAL 2u /* of these: the rule of spill, and what it would keep is pinned */
+#define POSITIONAL_STEP 2u /* from this replay on */
 static uint64_t budget, wear;
 /* Smaller tensors are always kept, so a smaller budget is a mistake. */
 #define SIZE_LEAST 65536u
@@ -74,6 +76,7 @@ struct stretch {
 
 static struct spw_plan_drives drives; /* simulated; scaled */
 static struct stretch dip, hurry;
+static struct spw_plan_step planned; /* mode positional: the step, as the planner has it */
 static char drives_text[512];
 
 /* ---- Options ---- */
@@ -149,7 +152,7 @@ static int parse(const struct tool_command *command)
 	    modes[mode.value] != SPW_CACHE_BUDGET)
 		return tool_usage_error(command,
 					"--recompute is for --mode=fastest and --mode=budget");
-	if (wear > 0 && (kept || modes[mode.value] == SPW_CACHE_POSITIONAL))
+	if (wear > 0 && (kept || mode.value == MODE_POSITIONAL))
 		return tool_usage_error(command, "--wear is for modes that limit what is written: "
 						 "not for positional and keep");
 	if (simulated && parse_rates(command) != 0)
@@ -166,10 +169,21 @@ static bool is_within(uint32_t number, const struct stretch *stretch)
 	return number + 1 >= stretch->first && number + 1 <= stretch->last;
 }
 
+/* By the positional rule, once; as its authors do, not in the first step, which warms up. */
+static void cut_by_position(struct replay_run *run)
+{
+	struct spw_cache_stats stats;
+
+	spw_cache_stats(run->cache, &stats, sizeof(stats));
+	run->pinned_from_scope = replay_positional_cut(&planned, stats.write_bytes_per_second);
+}
+
 static void before_step(struct replay_run *run, uint32_t number)
 {
 	struct spw_plan_drives now = drives;
 
+	if (number == POSITIONAL_STEP && planned.count > 0)
+		cut_by_position(run);
 	if (is_within(number, &hurry))
 		run->hurry = HURRY;
 	if (is_within(number, &dip)) {
@@ -203,6 +217,7 @@ static int open_cache(const struct replay_step *step, struct spw_store *store,
 
 	spw_cache_opts_init(&opts, sizeof(opts));
 	opts.mode = modes[mode.value];
+	opts.spill_last_scope = mode.value == MODE_POSITIONAL;
 	opts.min_bytes = replay_scaled(opts.min_bytes, scale.value);
 	opts.staging_bytes = replay_scaled(opts.staging_bytes, scale.value);
 	opts.memory_bytes = replay_scaled(budget, scale.value);
@@ -294,6 +309,7 @@ static int replay(const struct tool_command *command, const struct spw_trace *tr
 	struct replay_run run = {.step = step,
 				 .recomputable = again,
 				 .steps = steps,
+				 .pinned_from_scope = UINT32_MAX,
 				 .before_step = before_step,
 				 .after_step = after_step};
 	struct spw_store *store;
@@ -333,6 +349,7 @@ static int run_parsed(const struct tool_command *command)
 {
 	struct spw_cache_opts defaults;
 	struct replay_step_opts opts;
+	struct spw_plan_tensor *tensors = NULL;
 	struct replay_scopes again = {0};
 	struct replay_step step;
 	struct spw_trace *trace;
@@ -352,11 +369,19 @@ static int run_parsed(const struct tool_command *command)
 	if (rc)
 		return tool_fail(command, rc, json);
 	rc = replay_step_make(trace, &opts, &step);
+	if (rc == 0 && mode.value == MODE_POSITIONAL) {
+		tensors = calloc(step.tensors_count, sizeof(*tensors));
+		rc = tensors ? 0 : spw_error(-ENOMEM, "no memory for the step's tensors");
+	}
+	if (tensors)
+		replay_step_plan(&step, replay_scaled(opts.min_bytes, opts.scale), tensors,
+				 &planned);
 	if (rc == 0 && recompute)
 		rc = replay_scopes_make(&step, replay_scaled(opts.min_bytes, opts.scale),
 					REPLAY_SCOPES_INNER, &again);
 	code = rc ? tool_fail(command, rc, json)
 		  : replay(command, trace, &step, recompute ? &again : NULL);
+	free(tensors);
 	replay_scopes_free(&again);
 	replay_step_free(&step);
 	spw_trace_free(trace);

@@ -55,7 +55,7 @@ typedef struct {
 SPW_ABI(spw_tensor, value, 0, 8);
 
 /*
- * The last three modes record each step and plan, and replan when the step or the drives have
+ * The last two modes record each step and plan, and replan when the step or the drives have
  * changed. A thread searches for the plan during the next step, which keeps the former plan; the
  * new plan is in force from the step after that. Up to four step signatures have a plan each. The
  * first two steps, and any whose signature has no plan, follow the rule of SPW_CACHE_SPILL; in
@@ -70,8 +70,7 @@ enum spw_cache_mode {
 	SPW_CACHE_FASTEST,
 	/* plans the fewest bytes written such that the peak fits memory_bytes */
 	SPW_CACHE_BUDGET,
-	/* plans by position once: all before one scope spills. SSDTrain's rule, the baseline */
-	SPW_CACHE_POSITIONAL,
+	/* 4 was SSDTrain's rule, which plans by position: spillway replay compares with it */
 };
 
 struct spw_cache_opts {
@@ -94,8 +93,7 @@ struct spw_cache_opts {
 	 * Most bytes that are written per day; 0: no limit. In any period no more is written than
 	 * the limit allows for that period plus an hour; beyond it tensors are kept. Cancelled
 	 * writes do not count. Other writes of this process to the store, such as optimizer state,
-	 * do, but are never delayed. Plans stay within the limit for the time of a step. Not in
-	 * SPW_CACHE_POSITIONAL.
+	 * do, but are never delayed. Plans stay within the limit for the time of a step.
 	 */
 	uint64_t wear_bytes_per_day;
 	/* instead: how many years the drives should last from now, by spw_wear(); 0: no limit */
@@ -115,9 +113,8 @@ enum spw_cache_hint {
 	SPW_HINT_NONE,
 	/* keep it, unless a budget cannot be met otherwise */
 	SPW_HINT_KEEP,
-	/* in a forward stage: spill it whatever its size and the plan, if drives can take it */
-	SPW_HINT_SPILL,
-	SPW_HINT_PIN, /* keep it in any case */
+	/* 2 was to spill it whatever its size and the plan: min_bytes says what is too small */
+	SPW_HINT_PIN = 3, /* keep it in any case */
 	/*
 	 * the caller can recompute it with the scope that it is saved in, whose input it keeps: the
 	 * plan may discard it

@@ -89,15 +89,14 @@ enum spw_plan_mode {
 	SPW_PLAN_FASTEST,
 	/* the fewest bytes written such that the peak fits memory_bytes; may stall */
 	SPW_PLAN_BUDGET,
-	/* SSDTrain's rule: everything before one scope spills, the rest stays; the baseline */
-	SPW_PLAN_POSITIONAL,
+	/* 2 was SSDTrain's rule, which plans by position: spw_plan_simulate() has any choices */
 };
 
 struct spw_plan_opts {
 	size_t size;
 	enum spw_plan_mode mode; /* default SPW_PLAN_FASTEST */
 	uint64_t memory_bytes;   /* SPW_PLAN_BUDGET: most bytes of activations in memory */
-	/* most bytes that the step may write; 0: no limit; not with SPW_PLAN_POSITIONAL */
+	/* most bytes that the step may write; 0: no limit */
 	uint64_t bytes_written_max;
 };
 SPW_ABI(struct spw_plan_opts, bytes_written_max, 24, 32);
@@ -289,7 +288,7 @@ SPW_EXPORT void spw_plan_scopes_init(struct spw_plan_scopes *scopes, size_t size
  * @scopes:   what may be recomputed, and other traffic on the drives
  * @opts:     SPW_PLAN_FASTEST: the lowest peak within the slack; SPW_PLAN_BUDGET: the shortest step
  *            whose peak fits memory_bytes; neither writes more than bytes_written_max. NULL for the
- *            defaults. There is no SPW_PLAN_POSITIONAL
+ *            defaults
  * @choices:  step->count of them, set on success
  * @result:   what the plan leads to; its size field must be set
  *

@@ -56,7 +56,7 @@ enum spw_trace_kind {
 enum spw_trace_hint {
 	SPW_TRACE_HINT_NONE,
 	SPW_TRACE_HINT_KEEP,
-	SPW_TRACE_HINT_SPILL,
+	SPW_TRACE_HINT_SPILL, /* by earlier versions: spill it in any case; replayed as none */
 	SPW_TRACE_HINT_PIN,
 };
 

@@ -21,9 +21,9 @@ from .wear import Cap, cap_of
 
 _log = logging.getLogger("spillway")
 
-Mode = Literal["fastest", "budget", "spill", "observe", "positional"]
+Mode = Literal["fastest", "budget", "spill", "observe"]
 
-MODES: Dict[Mode, int] = {"fastest": 2, "budget": 3, "spill": 0, "observe": 1, "positional": 4}
+MODES: Dict[Mode, int] = {"fastest": 2, "budget": 3, "spill": 0, "observe": 1}
 
 WITHOUT_STORE = ("observe", "budget")
 
@@ -65,6 +65,10 @@ class Cache(Handle):
         self._recorder = c_void_p()
         opts = library.options(library.CacheOpts)
         self.mode = mode
+        if str(mode) == "positional":
+            raise ValueError(
+                'mode="positional" is no longer a mode of the cache: use "fastest", which plans '
+                "no worse; `spillway replay --mode positional` compares the two on a recorded step")
         opts.mode = choice("mode", mode, MODES)
         lengths = {"min_bytes": min_bytes, "staging_bytes": staging_bytes,
                    "prefetch_bytes": prefetch_bytes, "memory_bytes": memory_bytes}

@@ -609,8 +609,7 @@ def offload(
     :param mode: "fastest": after a first step that is only measured, plan the lowest peak without
         waiting for drives; "budget": plan the fewest bytes written such that activations fit
         budget_bytes; "spill": by a fixed rule, all but what the backward pass needs first;
-        "observe": keep everything and count what plain training holds; "positional": plan once, by
-        position, which is SSDTrain's rule, for comparison
+        "observe": keep everything and count what plain training holds
     :param budget_bytes: with mode "budget": most bytes of activations in memory
     :param sizes: other sizes, none of which need be given: see Sizes
     :param exclude: what is never written: modules (all that is saved while one runs its forward)

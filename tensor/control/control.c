@@ -116,7 +116,7 @@ void spw_control__offered(struct control *control, struct track *track, uint32_t
 {
 	struct recorded *recorded, *shared = NULL;
 
-	if (hint != SPW_HINT_INPUT && spw_control__may_plan(control, len_bytes, hint))
+	if (hint != SPW_HINT_INPUT && spw_control__may_plan(control, len_bytes))
 		spw_control__skipped_missing(control, len_bytes);
 	recorded = spw_control__recording_offer(control, track, slot, len_bytes, hint);
 	if (hint != SPW_HINT_INPUT)

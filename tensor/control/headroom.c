@@ -225,8 +225,6 @@ enum plan_reason spw_control__headroom_step_ended(struct control *control)
 	time = time_seen(control, reason != PLAN_REASON_NONE);
 	peak = peak_seen(control);
 	calm = calm_seen(control);
-	if (control->opts.cache.mode == SPW_CACHE_POSITIONAL)
-		return PLAN_REASON_NONE;
 	if (reason != PLAN_REASON_NONE)
 		return reason;
 	return time || calm ? PLAN_REASON_STALL : peak ? PLAN_REASON_MEMORY : PLAN_REASON_NONE;

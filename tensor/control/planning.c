@@ -64,7 +64,7 @@ static struct spw_plan_drives drives_of(const struct control *control, const str
 {
 	const struct control_opts *opts = &control->opts;
 	struct spw_plan_drives drives = plan->counted_on;
-	double caution = opts->cache.mode == SPW_CACHE_POSITIONAL ? 1 : 1 / (1 + plan->time_share);
+	double caution = 1 / (1 + plan->time_share);
 
 	if (drives.read_bytes_per_second == 0)
 		/* all was forwarded so far */
@@ -91,8 +91,6 @@ static struct spw_plan_opts plan_opts_of(const struct control *control, const st
 	spw_plan_opts_init(&opts, sizeof(opts));
 	if (control->opts.cache.mode == SPW_CACHE_BUDGET)
 		opts.mode = SPW_PLAN_BUDGET;
-	else if (control->opts.cache.mode == SPW_CACHE_POSITIONAL)
-		opts.mode = SPW_PLAN_POSITIONAL;
 	opts.bytes_written_max = plan->written_max;
 	opts.memory_bytes = control->opts.cache.memory_bytes;
 	opts.memory_bytes -= (uint64_t)((double)opts.memory_bytes * control->shape->memory.share);
@@ -108,8 +106,7 @@ static void ask(struct control *control, const struct plan *plan)
 	asked->drives = drives_of(control, plan);
 	asked->opts = plan_opts_of(control, plan);
 	asked->flows_count = spw_control__background_plan(control, asked->flows);
-	asked->by_scopes = control->opts.cache.mode != SPW_CACHE_POSITIONAL &&
-			   (asked->flows_count > 0 || spw_control__recompute_may(asked->reference));
+	asked->by_scopes = asked->flows_count > 0 || spw_control__recompute_may(asked->reference);
 }
 
 void spw_control__planning_ask(struct control *control)
@@ -126,25 +123,6 @@ void spw_control__planning_ask(struct control *control)
 }
 
 /* ---- The search ---- */
-
-/* The caller wants these spilled. */
-static int force_spills(struct asked *asked, const struct spw_plan_step *step, struct plan *plan)
-{
-	bool forced = false;
-
-	for (uint32_t i = 0; i < step->count; i++)
-		if (asked->reference->tensors[i].hint == SPW_HINT_SPILL &&
-		    plan->choices[i] == SPW_PLAN_KEEP && !step->tensors[i].must_keep) {
-			plan->choices[i] = SPW_PLAN_SPILL;
-			forced = true;
-		}
-	if (!forced)
-		return 0;
-	if (asked->by_scopes)
-		return spw_control__recompute_simulate(asked, step, plan);
-	return spw_plan_simulate(step, &asked->drives, plan->result.memory_bytes, plan->choices,
-				 NULL, 0, &plan->result);
-}
 
 /* The mean time between two tensors packed or used. */
 static uint64_t lead_of(const struct spw_plan_step *step)
@@ -243,8 +221,6 @@ int spw_control__planning_plan(struct asked *asked, struct plan *plan)
 
 	plan->result = (struct spw_plan_result){.size = sizeof(plan->result)};
 	rc = choose_first_feasible(asked, &step, plan);
-	if (rc == 0)
-		rc = force_spills(asked, &step, plan);
 	if (rc == 0)
 		rc = spw_control__recompute_schedule(asked, &step, plan);
 	if (rc == 0)

@@ -60,15 +60,6 @@ int spw_control__recompute_plan(struct asked *asked, const struct spw_plan_step 
 			       &plan->result);
 }
 
-int spw_control__recompute_simulate(struct asked *asked, const struct spw_plan_step *step,
-				    struct plan *plan)
-{
-	const struct spw_plan_scopes scopes = scopes_of(asked);
-
-	return spw_plan_scopes_simulate(step, &asked->drives, &scopes, plan->result.memory_bytes,
-					plan->choices, NULL, &plan->result);
-}
-
 /* ---- When to read ---- */
 
 static int by_begin(const void *a, const void *b)

@@ -14,9 +14,6 @@ bool spw_control__recompute_may(const struct recording *reference);
 /* As spw_plan(), with all scopes that may be recomputed. */
 int spw_control__recompute_plan(struct asked *asked, const struct spw_plan_step *step,
 				struct plan *plan);
-/* Simulate the plan after its choices have been changed. */
-int spw_control__recompute_simulate(struct asked *asked, const struct spw_plan_step *step,
-				    struct plan *plan);
 /* Schedule the reads of what is spilled. */
 int spw_control__recompute_schedule(struct asked *asked, const struct spw_plan_step *step,
 				    struct plan *plan);

@@ -288,7 +288,7 @@ struct recorded *spw_control__recording_offer(struct control *control, struct tr
 				  .matched = NO_TENSOR,
 				  .slot = slot,
 				  .hint = (uint8_t)(hint <= SPW_HINT_PIN ? hint : SPW_HINT_NONE),
-				  .plannable = spw_control__may_plan(control, bytes, hint),
+				  .plannable = spw_control__may_plan(control, bytes),
 				  .only_input = hint == SPW_HINT_INPUT};
 	track->recorded = now->count++;
 	return recorded;

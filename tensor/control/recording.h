@@ -44,11 +44,9 @@ static inline uint64_t spw_control__stalled_ns(const struct control *control)
 	return control->waited_ns - SPW_MIN(control->throttled_ns, control->waited_ns);
 }
 /* Whether a plan may spill a tensor that is offered now. */
-static inline bool spw_control__may_plan(const struct control *control, uint64_t bytes,
-					 enum spw_cache_hint hint)
+static inline bool spw_control__may_plan(const struct control *control, uint64_t bytes)
 {
-	return control->stage == SPW_STAGE_FORWARD &&
-	       (bytes >= control->opts.cache.min_bytes || hint == SPW_HINT_SPILL);
+	return control->stage == SPW_STAGE_FORWARD && bytes >= control->opts.cache.min_bytes;
 }
 struct recorded *spw_control__recording_offer(struct control *control, struct track *track,
 					      uint32_t slot, uint64_t bytes,

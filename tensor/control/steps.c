@@ -76,7 +76,6 @@ static enum plan_reason planned_step_ended(struct control *control, bool replace
 /* @missing: tensors of the plan, at the end. */
 static enum plan_reason fixed_step_ended(struct control *control, bool missing)
 {
-	const struct spw_cache_opts *opts = &control->opts.cache;
 	struct spw_cache_stats *count = control->opts.count;
 	uint32_t timed_by;
 	bool replace;
@@ -108,9 +107,6 @@ static enum plan_reason fixed_step_ended(struct control *control, bool missing)
 	if (spw_control__device_clock_awaits(control, timed_by))
 		return PLAN_REASON_NONE;
 	if (control->opts.drives > 0 && control->measure.drives.write_bytes_per_second == 0)
-		return PLAN_REASON_NONE;
-	/* As its authors do: not from the first step, which warms up. */
-	if (opts->mode == SPW_CACHE_POSITIONAL && count->steps < 2)
 		return PLAN_REASON_NONE;
 	return count->plans == 0 ? PLAN_REASON_FIRST : PLAN_REASON_SHAPE;
 }

@@ -136,8 +136,6 @@ static void bench_step(uint32_t count, uint32_t micro_batches)
 	for (size_t i = 0; i < SPW_ARRAY_LEN(shares); i++) {
 		spw_plan_opts_init(&opts, sizeof(opts));
 		bench(&step, micro_batches, shares[i], "fastest", &opts, choices);
-		opts.mode = SPW_PLAN_POSITIONAL;
-		bench(&step, micro_batches, shares[i], "positional", &opts, choices);
 		opts.mode = SPW_PLAN_BUDGET;
 		opts.memory_bytes = result.peak_bytes * 7 / 10;
 		bench(&step, micro_batches, shares[i], "budget 70 %", &opts, choices);

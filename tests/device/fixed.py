@@ -600,7 +600,7 @@ if machine.kind == "late":
         the_times_are_the_devices, mode="fastest", byte_ns=0
     )
     CASES["the times of a step that stalls are the device's"] = functools.partial(
-        the_times_are_the_devices, mode="positional", byte_ns=5000
+        the_times_are_the_devices, mode="spill", byte_ns=5000
     )
 else:
     CASES["memory is bounded"] = functools.partial(memory_is_bounded, how_late=AT_ONCE)

@@ -215,8 +215,7 @@ STORE_CASE(test_training_steps)
 /* Whatever the plan: the bytes are right, and equal steps follow it. */
 STORE_CASE(test_planned_steps)
 {
-	static const enum spw_cache_mode modes[] = {SPW_CACHE_FASTEST, SPW_CACHE_BUDGET,
-						    SPW_CACHE_POSITIONAL};
+	static const enum spw_cache_mode modes[] = {SPW_CACHE_FASTEST, SPW_CACHE_BUDGET};
 	struct spw_store_opts opts = default_opts();
 	struct spw_cache_stats stats;
 

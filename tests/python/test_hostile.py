@@ -106,7 +106,7 @@ def test_opening_and_formatting(folder, dice):
 def test_options_of_a_cache(store, dice):
     names = ["min_bytes", "staging_bytes", "prefetch_bytes", "memory_bytes"]
     for _ in range(200):
-        mode = dice.choice(("spill", "observe", "fastest", "budget", "positional", any_value(dice)))
+        mode = dice.choice(("spill", "observe", "fastest", "budget", any_value(dice)))
         cache = refused(Cache, dice.choice((store, None)), mode=mode, **options(dice, names))
         if cache is not None:
             cache.close()

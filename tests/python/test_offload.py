@@ -44,7 +44,6 @@ def plain():
 @pytest.mark.parametrize("options", [
     {"mode": "spill"},
     {"mode": "fastest"},
-    {"mode": "positional"},
     {"mode": "budget", "budget_bytes": 1 << 20},
     {"mode": "budget", "budget_bytes": 1 << 30},
     {"mode": "budget", "budget_bytes": 1},
@@ -61,7 +60,8 @@ def test_every_mode_gives_the_same_gradients(store, plain, options):
     ({"mode": "fastest", "budget_bytes": 1}, ValueError, "belong together"),
     ({"mode": "budget", "budget_bytes": -1}, ValueError, "budget_bytes must not be negative"),
     ({"mode": "fast"}, ValueError, "^mode must be one of \"fastest\", \"budget\", \"spill\", "
-     "\"observe\", \"positional\", not 'fast'$"),
+     "\"observe\", not 'fast'$"),
+    ({"mode": "positional"}, ValueError, "use \"fastest\""),
     ({"mode": ["spill"]}, ValueError, "mode must be one of"),
     ({"mode": "budget", "budget_bytes": "4 gigs"}, ValueError, "budget_bytes must be bytes, or a "
      "size like \"4k\", .* not '4 gigs'"),

@@ -114,8 +114,3 @@ def test_years_need_to_know_the_drives(store):
     off = offload_all(store, wear="5 years", endurance_bytes="600TB")
     expected = 600e12 * len(store.drive_stats()) / 5 / 365.25
     assert off.stats().wear_bytes_per_day == pytest.approx(expected, rel=1e-9)
-
-
-def test_the_positional_rule_has_no_cap(store):
-    with pytest.raises(spillway.SpillwayError, match="positional rule"):
-        offload_all(store, mode="positional", wear="2TB/day")

@@ -42,9 +42,9 @@ static void draw_store_opts(uint64_t *random, struct spw_store_opts *opts)
 
 static void draw_cache_opts(uint64_t *random, struct spw_cache_opts *opts)
 {
-	static const enum spw_cache_mode modes[] = {SPW_CACHE_SPILL,   SPW_CACHE_SPILL,
-						    SPW_CACHE_OBSERVE, SPW_CACHE_POSITIONAL,
-						    SPW_CACHE_BUDGET,  SPW_CACHE_FASTEST};
+	static const enum spw_cache_mode modes[] = {SPW_CACHE_SPILL, SPW_CACHE_SPILL,
+						    SPW_CACHE_OBSERVE, SPW_CACHE_BUDGET,
+						    SPW_CACHE_FASTEST};
 
 	spw_cache_opts_init(opts, sizeof(*opts));
 	opts->mode = modes[sim_below(random, SPW_ARRAY_LEN(modes))];

@@ -70,9 +70,10 @@ static void draw_key(struct model_storage *key, const struct sim_step *step)
 /* a: which storage, and whether it or its version is new; b: which part; c: where it lies */
 static bool do_offer(const struct sim_step *step)
 {
+	static const enum spw_cache_hint hints[] = {SPW_HINT_NONE, SPW_HINT_KEEP, SPW_HINT_NONE,
+						    SPW_HINT_PIN};
 	struct model_storage *key = &keys[step->a % KEYS];
-	enum spw_cache_hint hint =
-		step->c % 8 ? SPW_HINT_NONE : (enum spw_cache_hint)(step->c / 8 % 4);
+	enum spw_cache_hint hint = step->c % 8 ? SPW_HINT_NONE : hints[step->c / 8 % 4];
 	uint64_t random = step->b, offset = 0, len;
 	int rc;
 

@@ -549,8 +549,12 @@ RIG_CASE(test_bad_arguments)
 	opts.tensors_max = UINT32_MAX;
 	assert_int_equal(fake_open_cache(rig.store, &opts, &cache), -EINVAL);
 	opts.tensors_max = 1;
-	opts.mode = SPW_CACHE_POSITIONAL + 1;
-	assert_int_equal(fake_open_cache(rig.store, &opts, &cache), -EINVAL);
+	for (unsigned mode = SPW_CACHE_BUDGET + 1; mode <= SPW_CACHE_BUDGET + 2; mode++) {
+		opts.mode = (enum spw_cache_mode)mode;
+		assert_int_equal(fake_open_cache(rig.store, &opts, &cache), -EINVAL);
+		/* 4 was the positional rule, which is told what to use instead. */
+		assert_int_equal(mode == 4, strstr(spw_last_error(), "SPW_CACHE_FASTEST") != NULL);
+	}
 	opts.mode = SPW_CACHE_BUDGET;
 	expect_refusal(-EINVAL, "memory_bytes", fake_open_cache(rig.store, &opts, &cache));
 	/* A budget can be met without drives, by recomputing. */

@@ -172,11 +172,13 @@ static struct spw_request *pick_awaited(struct spw_store *store, uint64_t *rando
 
 static void do_offer(void)
 {
+	static const enum spw_cache_hint hints[] = {SPW_HINT_KEEP, SPW_HINT_PIN, SPW_HINT_AGAIN,
+						    SPW_HINT_GIVE_UP, SPW_HINT_INPUT};
 	unsigned which = (unsigned)below(STORAGES);
 	struct model_storage storage = storage_of(world.keys[which], world.versions[which]);
 	uint64_t offset = chance(60) ? 0 : below(storage.len);
 	uint64_t range = offset == 0 && chance(70) ? storage.len : 1 + below(storage.len - offset);
-	enum spw_cache_hint hint = chance(70) ? SPW_HINT_NONE : (enum spw_cache_hint)below(7);
+	enum spw_cache_hint hint = chance(74) ? SPW_HINT_NONE : hints[below(SPW_ARRAY_LEN(hints))];
 	int rc;
 
 	if (chance(3))
@@ -312,8 +314,7 @@ static void do_anything(void)
 static void world_begin(uint64_t random)
 {
 	static const enum spw_cache_mode modes[] = {SPW_CACHE_SPILL, SPW_CACHE_FASTEST,
-						    SPW_CACHE_FASTEST, SPW_CACHE_BUDGET,
-						    SPW_CACHE_POSITIONAL};
+						    SPW_CACHE_FASTEST, SPW_CACHE_BUDGET};
 	struct spw_cache_opts opts;
 
 	world = (struct world){

@@ -322,7 +322,7 @@ SIM_CASE(test_a_pass_as_planned_asks_without_the_lock)
 CASE(test_without_a_plan_nothing_waits)
 {
 	static const enum spw_cache_mode modes[] = {SPW_CACHE_SPILL, SPW_CACHE_OBSERVE,
-						    SPW_CACHE_POSITIONAL, SPW_CACHE_FASTEST};
+						    SPW_CACHE_FASTEST};
 
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(modes); i++) {
 		struct sim_model other = gpt;
@@ -334,7 +334,6 @@ CASE(test_without_a_plan_nothing_waits)
 		sim_backward_stage(&other);
 		spw_cache_step(sim.cache);
 		STAT_IS(holds, 0);
-		/* The positional rule has a plan, and no peak that it is to keep to. */
 		if (modes[i] != SPW_CACHE_FASTEST)
 			(void)step_at(20);
 		STAT_IS(holds, 0);

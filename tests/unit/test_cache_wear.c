@@ -331,10 +331,6 @@ SIM_CASE(test_nonsense_is_refused)
 	assert_int_equal(spw_cache__open_with(sim.store, &sim.opts, &simstore_ports, &sim.cache),
 			 -EINVAL);
 	sim.opts.wear_years = 0;
-	sim.opts.mode = SPW_CACHE_POSITIONAL;
-	assert_int_equal(spw_cache__open_with(sim.store, &sim.opts, &simstore_ports, &sim.cache),
-			 -EINVAL);
-	sim.opts.mode = SPW_CACHE_FASTEST;
 	sim_start();
 }
 

@@ -74,7 +74,7 @@ CASE(many_calls)
 			calls_ns[i] = (uint64_t)(2.0 * count * MS * i / CALLS);
 		step.calls_ns = calls_ns;
 		step.calls = CALLS;
-		for (unsigned mode = SPW_PLAN_FASTEST; mode <= SPW_PLAN_POSITIONAL; mode++)
+		for (unsigned mode = SPW_PLAN_FASTEST; mode <= SPW_PLAN_BUDGET; mode++)
 			plan(&step, mode);
 	}
 }

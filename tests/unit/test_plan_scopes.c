@@ -710,7 +710,7 @@ CASE(wrong_arguments)
 	world.scopes.slack = -1;
 	refuse("slack");
 	two_scopes();
-	world.opts.mode = SPW_PLAN_POSITIONAL;
+	world.opts.mode = (enum spw_plan_mode)2;
 	refuse("positional");
 	two_scopes();
 	assert_int_equal(spw_plan_scopes_simulate(

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "tools/plan/model.h"
+#include "tools/replay/positional.h"
 #include "tools/ui/tool.h"
 #include "util/util.h"
 
@@ -124,7 +125,8 @@ static int plan_rate(const struct plan_trace_report *report, const struct planni
 	int rc = plan_once(planning, &drives, SPW_PLAN_FASTEST, 0, &rate->fastest);
 
 	if (rc == 0)
-		rc = plan_once(planning, &drives, SPW_PLAN_POSITIONAL, 0, &rate->positional);
+		rc = replay_positional_simulate(&planning->step, &drives, planning->choices,
+						&rate->positional);
 	for (unsigned i = 0; i < PLAN_TRACE_BUDGETS && rc == 0; i++)
 		rc = plan_once(planning, &drives, SPW_PLAN_BUDGET,
 			       rate->fastest.peak_keep_all_bytes / 100 * budget_percent[i],

@@ -47,9 +47,12 @@ static int timeline_open(struct replay_run *run)
 
 static enum spw_cache_hint hint_of(const struct replaying *replaying, const struct replay_op *op)
 {
-	static const enum spw_cache_hint hints[] = {SPW_HINT_NONE, SPW_HINT_KEEP, SPW_HINT_SPILL,
+	static const enum spw_cache_hint hints[] = {SPW_HINT_NONE, SPW_HINT_KEEP, SPW_HINT_NONE,
 						    SPW_HINT_PIN};
+	const struct replay_run *run = replaying->run;
 
+	if (run->step->tensors[op->tensor].scope >= run->pinned_from_scope)
+		return SPW_HINT_PIN;
 	return op->event->hint == SPW_TRACE_HINT_NONE ? replay_recompute_hint(replaying)
 						      : hints[op->event->hint];
 }

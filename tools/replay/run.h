@@ -53,6 +53,8 @@ struct replay_run {
 	const struct replay_scopes *recomputable; /* of the step; or NULL: none may be recomputed */
 	struct spw_cache *cache;
 	uint32_t steps;
+	/* what these scopes save is pinned; UINT32_MAX: none. before_step() may set it */
+	uint32_t pinned_from_scope;
 	/* compute is this much faster until the first backward pass; before_step() may set it */
 	double hurry;
 	uint32_t measured; /* of them; fewer after an interrupt */

@@ -255,7 +255,6 @@ def _plan(run: Run) -> str:
         "budget": "the fewest bytes written such that activations fit the budget.",
         "spill": "a fixed rule: all but small tensors and the last layer. There is no plan.",
         "observe": "nothing is written: everything stays in memory, and is counted.",
-        "positional": "everything before one layer spills, the rest stays: for comparison.",
     }[run.mode]
     parts = [f"<h2>The plan, and why</h2><p>Mode <b>{html.escape(run.mode)}</b>: {words}</p>"]
     made = [f"{getattr(stats, name)} for {why}" for name, why in _REASONS if getattr(stats, name)]
