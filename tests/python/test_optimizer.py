@@ -33,7 +33,7 @@ def pair_with(shapes=SHAPES, name="AdamW", dtype=torch.float32, **options):
 @each_class
 def test_bits_are_those_of_the_class(name, options, tile):
     pair = pair_with(name=name, tile=tile, **options)
-    pair.train(7, none=0.3)
+    pair.train(5, none=0.3)
     pair.same_state()
 
 

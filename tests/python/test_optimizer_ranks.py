@@ -11,8 +11,10 @@ import random
 import select
 import signal
 import socket
+import tempfile
 import time
 import traceback
+from pathlib import Path
 
 import pytest
 import torch
@@ -198,6 +200,20 @@ def train_plain(parallel, rank):
     return outcome(model, optimizer)
 
 
+@pytest.fixture(scope="module")
+def plain():
+    """What ranks come to without spillway; they train once for all tests."""
+    known = {}
+
+    def of(parallel):
+        if parallel not in known:
+            with tempfile.TemporaryDirectory() as folder:
+                known[parallel] = together(Path(folder), lambda rank: train_plain(parallel, rank))
+        return known[parallel]
+
+    return of
+
+
 def train(parallel, drives, rank, resumed=None, failing=()):
     """Until STEPS are made, from the last commit on. It commits every other step.
 
@@ -237,9 +253,8 @@ def committed(drives):
 
 
 @pytest.mark.parametrize("parallel", PARALLEL)
-def test_bits_are_those_of_the_class(folder, parts, parallel):
-    plain = together(folder, lambda rank: train_plain(parallel, rank))
-    ours = together(folder, lambda rank: train(parallel, parts, rank))
+def test_bits_are_those_of_the_class(folder, parts, plain, parallel):
+    ours, plain = together(folder, lambda rank: train(parallel, parts, rank)), plain(parallel)
     for rank in range(RANKS):
         assert_same(ours[rank], plain[rank])
     assert committed(parts) == [CommitInfo(STEPS, None)] * RANKS
@@ -396,9 +411,8 @@ def test_what_cannot_be_reduced_first_is_refused(folder, parts):
 
 
 @pytest.mark.parametrize("parallel", PARALLEL)
-def test_ranks_that_are_killed_at_any_moment_come_to_the_same_bits(folder, parts, parallel):
+def test_ranks_that_are_killed_at_any_moment_come_to_the_same_bits(folder, parts, plain, parallel):
     source = random.Random(SEED)
-    plain = together(folder, lambda rank: train_plain(parallel, rank))
     others = make_store(folder, 1, 96 << 20, "other", partitions=RANKS)
     begun = time.monotonic()
     together(folder, lambda rank: train(parallel, others, rank))
@@ -420,7 +434,7 @@ def test_ranks_that_are_killed_at_any_moment_come_to_the_same_bits(folder, parts
         assert kills <= 8
     print(f"killed {kills} times")
     for rank in range(RANKS):
-        assert_same(pickle.loads(results[rank].read_bytes()), plain[rank])
+        assert_same(pickle.loads(results[rank].read_bytes()), plain(parallel)[rank])
 
 
 class Moment:
@@ -467,8 +481,8 @@ class Moment:
     (4, 0, 4, 2, [CommitInfo(4, 0), CommitInfo(0, None)], 2)],
     ids=["0 ahead", "1 ahead", "before the first", "in the first", "one failed",
          "the first failed"])
-def test_killed_between_the_commits_of_two_ranks(folder, parts, meet_and_die, parallel, number,
-                                                 ahead, behind, fails, infos, step):
+def test_killed_between_the_commits_of_two_ranks(folder, parts, plain, meet_and_die, parallel,
+                                                 number, ahead, behind, fails, infos, step):
     moment = Moment(meet_and_die, number, ahead, behind, fails)
     assert run_ranks(folder, lambda rank: train(parallel, parts, rank, failing=[fails]),
                      before=moment) == [-signal.SIGKILL] * RANKS
@@ -478,10 +492,9 @@ def test_killed_between_the_commits_of_two_ranks(folder, parts, meet_and_die, pa
         resumed = []
         return train(parallel, parts, rank, resumed), resumed
 
-    plain = together(folder, lambda rank: train_plain(parallel, rank))
     ours = together(folder, resumed_and_trained)
     for rank in range(RANKS):
-        assert_same(ours[rank][0], plain[rank])
+        assert_same(ours[rank][0], plain(parallel)[rank])
         assert ours[rank][1] == [step]
 
 

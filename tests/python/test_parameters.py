@@ -447,7 +447,7 @@ def test_an_interrupt_while_memory_is_exchanged(store):
     line, done = 0, False
     while not done:
         line += 1
-        model = made()
+        model = made(layers=1)
         off = on_drives(store, model)
         parameters, param = off._parameters, model.blocks[0].up.weight
         value = param.detach().clone()
