@@ -154,4 +154,20 @@ static inline void skip_under_thread_sanitizer(void)
 
 #define CHILD_CASE(name) CASE_WITH(name, NULL, end_children)
 
+static inline struct spw_store_opts partition_opts(uint32_t partition)
+{
+	struct spw_store_opts opts = default_opts();
+
+	opts.partition = partition;
+	opts.arena_bytes = 16 * MIB;
+	return opts;
+}
+
+static inline int open_partition(uint32_t partition, struct spw_store **opened)
+{
+	struct spw_store_opts opts = partition_opts(partition);
+
+	return try_open(drive_paths, 4, &opts, opened);
+}
+
 #endif

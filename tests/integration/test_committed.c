@@ -13,15 +13,6 @@
 
 static uint64_t seed;
 
-static int open_partition(uint32_t partition, struct spw_store **store)
-{
-	struct spw_store_opts opts = default_opts();
-
-	opts.partition = partition;
-	opts.arena_bytes = 8 * MIB;
-	return try_open(drive_paths, 4, &opts, store);
-}
-
 static size_t len_of(uint64_t step, unsigned index)
 {
 	return 1 + (step * 7919 + index * 104729) % OBJECT_BYTES;

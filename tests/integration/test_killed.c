@@ -18,15 +18,6 @@
 
 static uint64_t seed;
 
-static int open_partition(uint32_t partition, struct spw_store **store)
-{
-	struct spw_store_opts opts = default_opts();
-
-	opts.partition = partition;
-	opts.arena_bytes = 8 * MIB;
-	return try_open(drive_paths, 4, &opts, store);
-}
-
 /* ---- Traffic ---- */
 
 /* Puts, gets and frees without end; every byte that comes back is checked. */

@@ -5,22 +5,6 @@
  */
 #include "tests/integration/test_child.h"
 
-static struct spw_store_opts partition_opts(uint32_t partition)
-{
-	struct spw_store_opts opts = default_opts();
-
-	opts.partition = partition;
-	opts.arena_bytes = 16 * MIB;
-	return opts;
-}
-
-static int open_partition(uint32_t partition, struct spw_store **store)
-{
-	struct spw_store_opts opts = partition_opts(partition);
-
-	return try_open(drive_paths, 4, &opts, store);
-}
-
 /* A store in use is not formatted, forced or not, nor wiped; it can be looked at. */
 static void expect_left_alone(void)
 {

@@ -16,6 +16,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 #include <sys/uio.h>
 
 #include <spillway/engine.h>
@@ -210,6 +211,31 @@ __attribute__((noreturn, format(printf, 1, 2))) void sim_fail(const char *format
 static inline uint64_t sim_below(uint64_t *random, uint64_t limit)
 {
 	return limit ? random_below(random, limit) : 0;
+}
+
+/* ---- For tests: which requests of a drive fail ---- */
+
+static inline void fail_nth(unsigned drive, enum spw_op op, uint32_t nth, int error)
+{
+	sim_drives[drive].failing[op] = (struct sim_failing){.in = nth, .error = error};
+}
+
+/* The Nth, and all that follow. */
+static inline void fail_from(unsigned drive, enum spw_op op, uint32_t nth, int error)
+{
+	fail_nth(drive, op, nth, error);
+	sim_drives[drive].failing[op].sticky = true;
+}
+
+static inline void mend(unsigned drive)
+{
+	memset(sim_drives[drive].failing, 0, sizeof(sim_drives[drive].failing));
+}
+
+static inline void mend_all(void)
+{
+	for (unsigned i = 0; i < sim_drive_count; i++)
+		mend(i);
 }
 
 #endif

@@ -69,28 +69,10 @@ static inline int make_drives(void **state)
 	return 0;
 }
 
-static inline void fail_nth(unsigned drive, enum spw_op op, uint32_t nth, int error)
-{
-	sim_drives[drive].failing[op] = (struct sim_failing){.in = nth, .error = error};
-}
-
-/* The Nth, and all that follow. */
-static inline void fail_from(unsigned drive, enum spw_op op, uint32_t nth, int error)
-{
-	fail_nth(drive, op, nth, error);
-	sim_drives[drive].failing[op].sticky = true;
-}
-
 static inline void fail_all_writes(int error)
 {
 	for (unsigned i = 0; i < DRIVES; i++)
 		fail_from(i, SPW_WRITE, 1, error);
-}
-
-static inline void mend_all(void)
-{
-	for (unsigned i = 0; i < DRIVES; i++)
-		memset(sim_drives[i].failing, 0, sizeof(sim_drives[i].failing));
 }
 
 static inline void hang(unsigned drive)

@@ -137,6 +137,12 @@ static inline int open_these(unsigned mask, uint64_t commit_number, bool read_on
 	return spw_store_open(named, count, &opts, &store);
 }
 
+static inline void make_store(unsigned count, uint32_t unit, uint32_t partitions)
+{
+	make_drives(count, unit, partitions);
+	assert_ok(open_these(all(), SPW_COMMIT_NEWEST, false));
+}
+
 static inline void close_store(void)
 {
 	spw_store_close(store);

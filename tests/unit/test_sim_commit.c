@@ -61,8 +61,7 @@ static uint64_t found(void)
 
 CASE_WITH(test_found_again, NULL, tear_down)
 {
-	make_drives(DRIVES, 4096, 2);
-	open_store();
+	make_store(DRIVES, 4096, 2);
 	assert_int_equal(verify(), 0);
 	assert_ok(commit_step(7, false));
 	close_store();
@@ -86,8 +85,7 @@ CASE_WITH(test_refusals, NULL, tear_down)
 	uint64_t before;
 	struct spw_store_stats stats;
 
-	make_drives(DRIVES, 4096, 1);
-	open_store();
+	make_store(DRIVES, 4096, 1);
 	assert_int_equal(spw_store_committed(store, &info, sizeof(info)), -ENODATA);
 	assert_int_equal(spw_store_committed_objects(store, objects, NULL, 1), -ENODATA);
 	assert_int_equal(spw_store_committed_record(store, objects, 8), -ENODATA);
@@ -128,8 +126,7 @@ CASE_WITH(test_a_put_goes_on, NULL, tear_down)
 	struct spw_request *request;
 	spw_object object;
 
-	make_drives(DRIVES, 4096, 1);
-	open_store();
+	make_store(DRIVES, 4096, 1);
 	assert_ok(spw_store_put(store, bytes, len_of(1, 0), NULL, &object, &request));
 	assert_int_equal(spw_store_commit(store, &object, 1, 1, NULL, 0, false), -EINPROGRESS);
 	assert_ok(spw_request_wait(request));
@@ -139,8 +136,7 @@ CASE_WITH(test_a_put_goes_on, NULL, tear_down)
 
 CASE_WITH(test_previous_is_kept, NULL, tear_down)
 {
-	make_drives(DRIVES, 4096, 1);
-	open_store();
+	make_store(DRIVES, 4096, 1);
 	assert_ok(commit_step(1, true));
 	assert_ok(commit_step(2, true));
 	overwrite_all_that_is_free();
@@ -167,8 +163,7 @@ CASE_WITH(test_newest_gives_up_the_previous, NULL, tear_down)
 {
 	struct spw_request *request;
 
-	make_drives(DRIVES, 4096, 1);
-	open_store();
+	make_store(DRIVES, 4096, 1);
 	assert_ok(commit_step(1, true));
 	assert_ok(commit_step(2, true));
 	close_store();
@@ -200,8 +195,7 @@ static bool cut_at(uint64_t point, uint32_t unit, int (*run)(void), unsigned out
 	bool cut;
 	int rc;
 
-	make_drives(DRIVES, unit, 1);
-	open_store();
+	make_store(DRIVES, unit, 1);
 	assert_ok(commit_step(1, false));
 	assert_ok(commit_step(2, false));
 	sim_events = 0;
@@ -276,8 +270,7 @@ static bool cut_in_large(unsigned chunks, uint64_t point)
 
 	assert_true(bytes && back);
 	sim_fill(bytes, len, chunks);
-	make_drives(DRIVES, 512, 1);
-	open_store();
+	make_store(DRIVES, 512, 1);
 	assert_ok(spw_store_put(store, bytes, len, NULL, &object, &request));
 	assert_ok(spw_request_wait(request));
 	sim_events = 0;
@@ -321,8 +314,7 @@ static bool cut_in_third(uint64_t point, uint32_t unit, unsigned outcomes[4])
 	bool cut;
 	int rc;
 
-	make_drives(DRIVES, unit, 1);
-	open_store();
+	make_store(DRIVES, unit, 1);
 	assert_ok(commit_step(1, false));
 	assert_ok(commit_step(2, true));
 	sim_events = 0;
@@ -376,8 +368,7 @@ CASE_WITH(test_cut_in_going_back, NULL, tear_down)
 		while (cut) {
 			int rc;
 
-			make_drives(DRIVES, units[unit], 1);
-			open_store();
+			make_store(DRIVES, units[unit], 1);
 			assert_ok(commit_step(1, true));
 			assert_ok(commit_step(2, true));
 			close_store();
@@ -404,12 +395,11 @@ static bool fail_at(unsigned drive, enum spw_op op, uint32_t nth)
 	uint64_t step;
 	int rc;
 
-	make_drives(DRIVES, 4096, 1);
-	open_store();
+	make_store(DRIVES, 4096, 1);
 	assert_ok(commit_step(1, false));
 	assert_ok(commit_step(2, false));
 	/* Of a drive that stays in service: a put retires it at a failed write. */
-	sim_drives[drive].failing[op] = (struct sim_failing){.in = nth, .error = -EIO};
+	fail_nth(drive, op, nth, -EIO);
 	rc = commit_step(3, false);
 	sim_drives[drive].failing[op].in = 0;
 	if (rc)
@@ -420,7 +410,7 @@ static bool fail_at(unsigned drive, enum spw_op op, uint32_t nth)
 	assert_true(step == 2 || step == 3);
 	assert_true(rc || step == 3);
 	open_store();
-	sim_drives[drive].failing[op] = (struct sim_failing){.in = nth, .error = -EIO};
+	fail_nth(drive, op, nth, -EIO);
 	rc = commit_step(step + 1, false);
 	sim_drives[drive].failing[op].in = 0;
 	if (rc) {
@@ -463,8 +453,7 @@ CASE_WITH(test_lost_blocks, NULL, tear_down)
 {
 	static const uint8_t zeros[4096];
 
-	make_drives(DRIVES, 4096, 1);
-	open_store();
+	make_store(DRIVES, 4096, 1);
 	assert_ok(commit_step(1, false));
 	assert_ok(commit_step(2, false)); /* in slot 1 */
 	close_store();
@@ -486,8 +475,7 @@ CASE_WITH(test_damaged_manifest, NULL, tear_down)
 	uint8_t block[4096], junk[4] = {1};
 	const char *why;
 
-	make_drives(DRIVES, 4096, 1);
-	open_store();
+	make_store(DRIVES, 4096, 1);
 	assert_ok(commit_step(1, false));
 	place.chunk_bytes = CHUNK_BYTES;
 	memcpy(place.store_uuid, store->assembly.superblocks[0].store_uuid, 16);

@@ -227,7 +227,7 @@ static bool fail_in_format(unsigned drive, enum spw_op op, uint32_t nth)
 	int rc;
 
 	make(512, &before);
-	sim_drives[drive].failing[op] = (struct sim_failing){.in = nth, .error = -EIO};
+	fail_nth(drive, op, nth, -EIO);
 	rc = format();
 	if (rc == 0)
 		return false;

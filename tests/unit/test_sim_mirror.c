@@ -74,8 +74,7 @@ CASE_WITH(test_each_copy_serves, NULL, tear_down)
 		for (unsigned failing = 0; failing < count; failing++) {
 			spw_object object;
 
-			make_drives(count, 4096, 1);
-			assert_ok(open_mask(all()));
+			make_store(count, 4096, 1);
 			assert_ok(put_copies(1, 2, 2, &object));
 			assert_int_equal(stats_of().bytes_written,
 					 2 * spw_round_up(len_of(1, 2), 4096));
@@ -83,8 +82,7 @@ CASE_WITH(test_each_copy_serves, NULL, tear_down)
 					 2 * spw_round_up(len_of(1, 2), 4096));
 			assert_ok(get(1, 2, object));
 			assert_int_equal(stats_of().reads_switched, 0);
-			sim_drives[failing].failing[SPW_READ] =
-				(struct sim_failing){.in = 1, .error = -EIO, .sticky = true};
+			fail_from(failing, SPW_READ, 1, -EIO);
 			for (unsigned i = 0; i < 8; i++)
 				assert_ok(get(1, 2, object));
 			if (count == 2)
@@ -93,8 +91,7 @@ CASE_WITH(test_each_copy_serves, NULL, tear_down)
 				assert_non_null(strstr(heard, "read from their copy on"));
 			/* Its own copies are bad, too, where the other drive does not answer. */
 			for (unsigned i = 0; i < count; i++)
-				sim_drives[i].failing[SPW_READ] = (struct sim_failing){
-					.in = 1, .error = -EIO, .sticky = true};
+				fail_from(i, SPW_READ, 1, -EIO);
 			assert_int_equal(get(1, 2, object), -EIO);
 			assert_ok(spw_store_free(store, object));
 			close_store();
@@ -134,8 +131,7 @@ CASE_WITH(test_urgent_reads_are_from_near_copies, NULL, tear_down)
 		}
 		assert_int_equal(read[0], 0);
 		assert_true(read[1] > 0);
-		sim_drives[1 - far].failing[SPW_READ] =
-			(struct sim_failing){.in = 1, .error = -EIO, .sticky = true};
+		fail_from(1 - far, SPW_READ, 1, -EIO);
 		assert_ok(get(1, 2, object));
 		close_store();
 	}
@@ -148,8 +144,7 @@ CASE_WITH(test_other_bytes_are_not_believed, NULL, tear_down)
 	static const uint8_t junk[4096] = {1};
 	spw_object object;
 
-	make_drives(2, 4096, 1);
-	assert_ok(open_mask(all()));
+	make_store(2, 4096, 1);
 	assert_ok(put_copies(1, 2, 2, &object));
 	for (uint64_t at = SPW_LAYOUT_RESERVED_BYTES; at < 2 * SPW_LAYOUT_RESERVED_BYTES;
 	     at += 4096)
@@ -170,11 +165,9 @@ CASE_WITH(test_parts_are_read_from_the_other_copy, NULL, tear_down)
 	struct spw_request *request;
 	spw_object object;
 
-	make_drives(2, 4096, 1);
-	assert_ok(open_mask(all()));
+	make_store(2, 4096, 1);
 	assert_ok(put_copies(1, 2, 2, &object));
-	sim_drives[0].failing[SPW_READ] =
-		(struct sim_failing){.in = 1, .error = -EIO, .sticky = true};
+	fail_from(0, SPW_READ, 1, -EIO);
 	for (uint64_t at = 1; at + sizeof(back) < len_of(1, 2); at += 9973) {
 		assert_ok(spw_store_get(store, object, at, back, sizeof(back), SPW_URGENT_READ,
 					NULL, &request));
@@ -195,10 +188,8 @@ CASE_WITH(test_failed_writes, NULL, tear_down)
 			uint64_t len = spw_round_up(len_of(1, 2), 4096);
 			spw_object object;
 
-			make_drives(count, 4096, 1);
-			assert_ok(open_mask(all()));
-			sim_drives[1].failing[SPW_WRITE] =
-				(struct sim_failing){.in = nth, .error = -EIO, .sticky = true};
+			make_store(count, 4096, 1);
+			fail_from(1, SPW_WRITE, nth, -EIO);
 			assert_ok(put_copies(1, 2, 2, &object));
 			if (nth > 1 && stats_of().drives_retired == 0) {
 				close_store(); /* it was not given that many chunks */
@@ -254,10 +245,9 @@ CASE_WITH(test_fragmented_space, NULL, tear_down)
 	assert_true(stats_of().chunks_split > 0 && stats_of().chunks_single == 0);
 	assert_ok(get(1, 2, object));
 	for (unsigned failing = 0; failing < 2; failing++) {
-		sim_drives[failing].failing[SPW_READ] =
-			(struct sim_failing){.in = 1, .error = -EIO, .sticky = true};
+		fail_from(failing, SPW_READ, 1, -EIO);
 		assert_ok(get(1, 2, object));
-		sim_drives[failing].failing[SPW_READ] = (struct sim_failing){0};
+		mend(failing);
 	}
 }
 
@@ -291,11 +281,9 @@ CASE_WITH(test_commits_while_a_full_drive_is_on_trial, NULL, tear_down)
 		uint64_t number = 1;
 		spw_object object;
 
-		make_drives(2, 4096, 1);
-		assert_ok(open_mask(all()));
+		make_store(2, 4096, 1);
 		assert_ok(put_copies(1, 0, 2, &object));
-		sim_drives[rests].failing[SPW_WRITE] =
-			(struct sim_failing){.in = 1, .error = errors[i / 2], .sticky = true};
+		fail_from(rests, SPW_WRITE, 1, errors[i / 2]);
 		for (; number < 200; number++) {
 			assert_ok(commit_objects(&object, number));
 			retired += drive_stats(rests).retired;
@@ -305,7 +293,7 @@ CASE_WITH(test_commits_while_a_full_drive_is_on_trial, NULL, tear_down)
 		}
 		assert_true(retired > 0);
 		assert_false(drive_stats(1 - rests).retired);
-		sim_drives[rests].failing[SPW_WRITE] = (struct sim_failing){0};
+		mend(rests);
 		sim_now_ns += SECOND_NS;
 		assert_true(spw_store_poll(store, false) >= 0);
 		assert_false(drive_stats(rests).retired);
@@ -319,15 +307,12 @@ CASE_WITH(test_a_commit_that_all_drives_fail_ends, NULL, tear_down)
 {
 	spw_object object;
 
-	make_drives(3, 4096, 1);
-	assert_ok(open_mask(all()));
+	make_store(3, 4096, 1);
 	assert_ok(put_copies(1, 0, 2, &object));
 	for (unsigned i = 0; i < 3; i++)
-		sim_drives[i].failing[SPW_FLUSH] =
-			(struct sim_failing){.in = 1, .error = -EAGAIN, .sticky = true};
+		fail_from(i, SPW_FLUSH, 1, -EAGAIN);
 	expect_refusal(-EAGAIN, "cannot flush", commit_objects(&object, 1));
-	for (unsigned i = 0; i < 3; i++)
-		sim_drives[i].failing[SPW_FLUSH] = (struct sim_failing){0};
+	mend_all();
 	sim_now_ns += SECOND_NS;
 	assert_ok(commit_objects(&object, 2));
 }
@@ -524,11 +509,10 @@ CASE_WITH(test_split_brain_of_a_drive_that_failed, NULL, tear_down)
 	make_drives(2, 4096, 1);
 	assert_ok(open_mask(3));
 	assert_ok(commit_step(1));
-	sim_drives[1].failing[SPW_WRITE] =
-		(struct sim_failing){.in = 1, .error = -EIO, .sticky = true};
+	fail_from(1, SPW_WRITE, 1, -EIO);
 	assert_ok(commit_step(2));
 	close_store();
-	sim_drives[1].failing[SPW_WRITE] = (struct sim_failing){0};
+	mend(1);
 	assert_ok(open_mask(2));
 	assert_int_equal(verify(), 1);
 	assert_ok(commit_copies(200, 2, 2, SPW_COMMIT_MIRRORED));
@@ -549,8 +533,7 @@ static bool cut_at(unsigned count, uint64_t point, uint32_t unit, unsigned outco
 	bool cut;
 	int rc;
 
-	make_drives(count, unit, 1);
-	assert_ok(open_mask(all()));
+	make_store(count, unit, 1);
 	assert_ok(commit_step(1));
 	assert_ok(commit_step(2));
 	sim_events = 0;
@@ -622,16 +605,14 @@ static bool die_at(unsigned count, unsigned drive, enum spw_op op, uint32_t nth)
 	assert_ok(commit_step(1));
 	assert_ok(commit_step(2));
 	for (enum spw_op i = SPW_READ; i <= SPW_FLUSH; i++)
-		sim_drives[drive].failing[i] = (struct sim_failing){
-			.in = i == op ? nth : 0, .error = -EIO, .sticky = true};
+		fail_from(drive, i, i == op ? nth : 0, -EIO);
 	assert_ok(commit_step(3));
 	died = stats_of().drives_retired == 1;
 	overwrite_all_that_is_free();
 	assert_ok(commit_step(4));
 	overwrite_all_that_is_free();
 	close_store();
-	for (enum spw_op i = SPW_READ; i <= SPW_FLUSH; i++)
-		sim_drives[drive].failing[i] = (struct sim_failing){0};
+	mend(drive);
 	assert_int_equal(found_with(others), 4);
 	assert_int_equal(found_with(all()), 4);
 	return died;
@@ -653,8 +634,7 @@ CASE_WITH(test_a_drive_dies_at_a_commit, NULL, tear_down)
 /* What was released is not found again, on a drive either that was out of service by then. */
 static void retire_and_release(unsigned drive, int error)
 {
-	make_drives(3, 4096, 1);
-	assert_ok(open_mask(all()));
+	make_store(3, 4096, 1);
 	assert_ok(commit_step(1));
 	assert_ok(commit_copies(2, 2, 2, SPW_COMMIT_MIRRORED | SPW_COMMIT_KEEP_PREVIOUS));
 	assert_ok(spw_store__admin_run(store, REQUEST_RETIRE, drive, NULL, (uint64_t)error));
@@ -679,8 +659,7 @@ CASE_WITH(test_a_drive_is_out_of_service_while_one_is_kept, NULL, tear_down)
 	for (unsigned drive = 0; drive < 3; drive++) {
 		uint64_t number;
 
-		make_drives(3, 4096, 1);
-		assert_ok(open_mask(all()));
+		make_store(3, 4096, 1);
 		assert_ok(commit_step(1));
 		assert_ok(spw_store__admin_run(store, REQUEST_RETIRE, drive, NULL, EIO));
 		assert_ok(commit_copies(2, 2, 2, SPW_COMMIT_MIRRORED));
@@ -786,11 +765,10 @@ CASE_WITH(test_scrub_says_what_is_lost, NULL, tear_down)
 	assert_ok(open_mask(3));
 	assert_ok(commit_step(1));
 	spoil(1);
-	sim_drives[1].failing[SPW_WRITE] =
-		(struct sim_failing){.in = 1, .error = -EIO, .sticky = true};
+	fail_from(1, SPW_WRITE, 1, -EIO);
 	assert_int_equal(spw_store_scrub(store, NULL, NULL, &found, sizeof(found)), -EBADMSG);
 	assert_true(found.runs_lost == 0 && repaired(&found) == 0);
-	sim_drives[1].failing[SPW_WRITE] = (struct sim_failing){0};
+	mend(1);
 	/* Without a mirror all is read, and nothing can be mended. */
 	assert_ok(commit_copies(2, 1, 2, 0));
 	spoil(0);
@@ -838,16 +816,14 @@ CASE_WITH(test_cut_in_scrub, NULL, tear_down)
 /* Step 1 in two copies, step 2 in one: its second drive failed while it was put. */
 static void make_single(unsigned count, uint32_t unit)
 {
-	make_drives(count, unit, 1);
-	assert_ok(open_mask(all()));
+	make_store(count, unit, 1);
 	assert_ok(commit_step(1));
 	for (unsigned drive = 1; drive < count; drive++)
-		sim_drives[drive].failing[SPW_WRITE] =
-			(struct sim_failing){.in = 1 + drive, .error = -EIO, .sticky = true};
+		fail_from(drive, SPW_WRITE, 1 + drive, -EIO);
 	assert_ok(commit_step(2));
 	close_store();
 	for (unsigned drive = 1; drive < count; drive++)
-		sim_drives[drive].failing[SPW_WRITE] = (struct sim_failing){0};
+		mend(drive);
 	assert_int_equal(found_with(all()), 2);
 }
 
@@ -906,13 +882,12 @@ CASE_WITH(test_second_copies_in_part, NULL, tear_down)
 	/* The second drive fails again: nothing is worse than before. */
 	assert_ok(open_mask(3));
 	single = runs_single();
-	sim_drives[1].failing[SPW_WRITE] =
-		(struct sim_failing){.in = 1, .error = -EIO, .sticky = true};
+	fail_from(1, SPW_WRITE, 1, -EIO);
 	expect_refusal(-ENOSPC, "no second drive in service",
 		       spw_store_resilver(store, NULL, NULL));
 	assert_int_equal(runs_single(), single);
 	close_store();
-	sim_drives[1].failing[SPW_WRITE] = (struct sim_failing){0};
+	mend(1);
 	assert_int_equal(found_with(3), 2);
 }
 
@@ -927,12 +902,11 @@ CASE_WITH(test_second_copies_are_not_committed, NULL, tear_down)
 		assert_ok(open_mask(3));
 		single = runs_single();
 		for (unsigned drive = 0; drive < 2; drive++)
-			sim_drives[drive].failing[SPW_FLUSH] =
-				(struct sim_failing){.in = in, .error = -EIO, .sticky = true};
+			fail_from(drive, SPW_FLUSH, in, -EIO);
 		rc = spw_store_resilver(store, NULL, NULL);
 		assert_true(rc == 0 || runs_single() == single);
 		for (unsigned drive = 0; drive < 2; drive++)
-			sim_drives[drive].failing[SPW_FLUSH] = (struct sim_failing){0};
+			mend(drive);
 		assert_int_equal(verify(), 2);
 		close_store();
 		assert_int_equal(found_with(3), 2);
