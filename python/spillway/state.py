@@ -56,10 +56,15 @@ def committed_state(store: Store) -> List[CommittedRecord]:
 
 def committed_extra(store: Store) -> bytes:
     """What was given with that commit. Errors as of committed_state()."""
+    return _bytes_by(store, blocking.spw_state_committed_extra)
+
+
+def _bytes_by(handle: Handle, function: Any) -> bytes:
+    """What a function of the library copies that says first how long it is."""
     length = ctypes.c_size_t()
-    check(store.call(blocking.spw_state_committed_extra, None, byref(length)))
+    check(handle.call(function, None, byref(length)))
     memory = (ctypes.c_char * length.value)()
-    check(store.call(blocking.spw_state_committed_extra, memory, byref(length)))
+    check(handle.call(function, memory, byref(length)))
     return memory.raw
 
 
@@ -130,25 +135,20 @@ class State(Handle):
         :return: its number
         :raises SpillwayError: EEXIST the name is taken; EALREADY attached
         """
-        record = c_uint32()
-        len_bytes = number("len_bytes", len_bytes, 64)
-        check(self.call(fast.spw_state_add, name.encode(), len_bytes, shape, len(shape),
-                        byref(record)))
-        return record.value
+        return self._add(fast.spw_state_add, name, len_bytes, shape, len(shape))
 
     def add_transient(self, name: str, len_bytes: int) -> int:
         """Declare a record that no commit has, before attach(): as add()."""
-        record = c_uint32()
-        len_bytes = number("len_bytes", len_bytes, 64)
-        check(self.call(fast.spw_state_add_transient, name.encode(), len_bytes, byref(record)))
-        return record.value
+        return self._add(fast.spw_state_add_transient, name, len_bytes)
 
     def add_object(self, name: str, len_bytes: int, shape: bytes) -> int:
         """Declare a record that is an object of the caller's, before attach(): as add()."""
+        return self._add(fast.spw_state_add_object, name, len_bytes, shape, len(shape))
+
+    def _add(self, function: Any, name: str, len_bytes: int, *shape: Any) -> int:
         record = c_uint32()
         len_bytes = number("len_bytes", len_bytes, 64)
-        check(self.call(fast.spw_state_add_object, name.encode(), len_bytes, shape, len(shape),
-                        byref(record)))
+        check(self.call(function, name.encode(), len_bytes, *shape, byref(record)))
         return record.value
 
     def attach(self) -> bool:
@@ -171,11 +171,7 @@ class State(Handle):
 
         :raises SpillwayError: ENODATA nothing was attached
         """
-        length = ctypes.c_size_t()
-        check(self.call(blocking.spw_state_extra, None, byref(length)))
-        memory = (ctypes.c_char * length.value)()
-        check(self.call(blocking.spw_state_extra, memory, byref(length)))
-        return memory.raw
+        return _bytes_by(self, blocking.spw_state_extra)
 
     def begin_pass(self, order: Sequence[int]) -> None:
         """Say in which order records will be taken next; prefetching begins.

@@ -242,6 +242,10 @@ def committed(paths: Sequence[Path], partition: int = 0) -> Optional[CommitInfo]
     array, count = _path_array(paths)
     result = blocking.spw_committed(array, count, number("partition", partition, 32), byref(info),
                                     ctypes.sizeof(info))
+    return _commit_info(result, info)
+
+
+def _commit_info(result: int, info: Any) -> Optional[CommitInfo]:
     if result == -errno.ENODATA:
         return None
     check(result)
@@ -495,10 +499,7 @@ class Store(Handle):
         nothing is."""
         info = library.CommitInfoStruct()
         result = self.call(blocking.spw_store_committed, byref(info), ctypes.sizeof(info))
-        if result == -errno.ENODATA:
-            return None
-        check(result)
-        return CommitInfo(info.number, info.previous if info.has_previous else None)
+        return _commit_info(result, info)
 
     def commit(self, things: Sequence[int], number: int, record: bytes = b"", *,
                keep_previous: bool = False) -> None:
@@ -583,7 +584,7 @@ def _seconds(time_ns: int) -> Optional[float]:
 def _put(handle: int, address: Optional[int], length: int) -> int:
     thing = c_uint64()
     try:
-        _run(blocking.spw_store_put, handle, address, length, None, byref(thing))
+        run(blocking.spw_store_put, handle, address, length, None, byref(thing))
     except BaseException:
         if thing.value:
             fast.spw_store_free(handle, thing)
@@ -592,10 +593,10 @@ def _put(handle: int, address: Optional[int], length: int) -> int:
 
 
 def _get(handle: int, thing: int, offset: int, address: Optional[int], length: int) -> None:
-    _run(blocking.spw_store_get, handle, thing, offset, address, length, _URGENT_READ, None)
+    run(blocking.spw_store_get, handle, thing, offset, address, length, _URGENT_READ, None)
 
 
-def _run(function: Any, *arguments: Any) -> None:
+def run(function: Any, *arguments: Any) -> None:
     """``function(*arguments, &request)``, and the end of the request. Ctrl-C meanwhile is raised
     afterwards: until then drives use its memory."""
     request = c_void_p()

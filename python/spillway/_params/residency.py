@@ -27,7 +27,7 @@ import torch
 
 from .._core.library import SpillwayError, blocking, check, error_of, fast
 from .._core.torch_compat import storage_of
-from ..store import Store, end_of
+from ..store import Store, end_of, run
 
 RESIDENT, LEAVING, ABSENT, COMING = "resident", "leaving", "absent", "coming"
 
@@ -222,15 +222,8 @@ class Place:
         """
         self.is_clean = False
         if self.state != ABSENT and not (self.is_alone() and self.empty()):
-            request = c_void_p()
-            try:
-                check(store.call(blocking.spw_store_get, other, 0, self.storage.data_ptr(),
-                                 self.length, URGENT, None, byref(request)))
-            finally:
-                result, interruption = end_of(request)
-                if interruption is not None:
-                    raise interruption
-            check(result)
+            run(store.call, blocking.spw_store_get, other, 0, self.storage.data_ptr(),
+                self.length, URGENT, None)
         before, self.object = self.object, other
         if before != other:
             _free(store, before)
