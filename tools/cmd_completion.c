@@ -2,30 +2,24 @@
 /* tools/cmd_completion.c - spillway completion: scripts by which shells complete its words */
 #include "tools/ui/tool.h"
 
+#include <string.h>
+
 #include "tools/completion/completion.h"
 
 const struct tool_command *const *tool_completed;
 
 static const struct tool_option no_options[] = {{NULL, TOOL_FLAG, NULL, NULL, NULL}};
 
-static int bash(const struct tool_command *command)
+static int print_script(const struct tool_command *command)
 {
-	(void)command;
-	completion_bash(tool_completed, stdout);
-	return TOOL_DONE;
-}
+	const char *shell = tool_verb_name(command);
 
-static int zsh(const struct tool_command *command)
-{
-	(void)command;
-	completion_zsh(tool_completed, stdout);
-	return TOOL_DONE;
-}
-
-static int fish(const struct tool_command *command)
-{
-	(void)command;
-	completion_fish(tool_completed, stdout);
+	if (strcmp(shell, "bash") == 0)
+		completion_bash(tool_completed, stdout);
+	else if (strcmp(shell, "zsh") == 0)
+		completion_zsh(tool_completed, stdout);
+	else
+		completion_fish(tool_completed, stdout);
 	return TOOL_DONE;
 }
 
@@ -38,7 +32,7 @@ static const struct tool_command verbs[] = {
 		.examples = "  source <(spillway completion bash)\n"
 			    "  spillway completion bash "
 			    ">~/.local/share/bash-completion/completions/spillway\n",
-		.action = bash,
+		.action = print_script,
 		.options = no_options,
 	},
 	{
@@ -47,7 +41,7 @@ static const struct tool_command verbs[] = {
 		.synopsis = "",
 		.description = "Prints a file for a folder that is in zsh's fpath.\n",
 		.examples = "  spillway completion zsh >~/.zfunc/_spillway    # fpath+=~/.zfunc\n",
-		.action = zsh,
+		.action = print_script,
 		.options = no_options,
 	},
 	{
@@ -57,7 +51,7 @@ static const struct tool_command verbs[] = {
 		.description = "Prints a script for fish to read.\n",
 		.examples =
 			"  spillway completion fish >~/.config/fish/completions/spillway.fish\n",
-		.action = fish,
+		.action = print_script,
 		.options = no_options,
 	},
 	{.name = NULL},
