@@ -89,32 +89,41 @@ static void print_labels(const struct spw_status *status, const char *drive, con
 	(void)fputs("} ", out);
 }
 
-static void print_sample(const struct family *family, const struct spw_status *status,
-			 const char *drive, const void *from, FILE *out)
-{
-	(void)fprintf(out, "spillway_%s%s", family->name, family->type == COUNTER ? "_total" : "");
-	print_labels(status, drive, NULL, out);
-	(void)fprintf(out, "%ju\n", (uintmax_t)tool_counter_value(&family->counter, from));
-}
-
-static void print_family_head(const struct family *family, FILE *out)
-{
-	print_head(family->name, family->type == COUNTER ? "counter" : "gauge", family->unit,
-		   family->help, out);
-}
-
 /* ---- Families ---- */
+
+/* A drive of a store that is open: the next after @at, from {0} on. Return: false: none. */
+struct at {
+	unsigned partition;
+	uint32_t next; /* drive */
+	const struct spw_status *status;
+	const struct spw_drive_stats *drive;
+};
+
+static bool next_drive(const struct tool_snapshot *snapshot, struct at *at)
+{
+	for (; at->partition < snapshot->count; at->partition++, at->next = 0) {
+		at->status = &snapshot->partitions[at->partition];
+		if (at->next < at->status->drives) {
+			at->drive = &at->status->drive[at->next++];
+			return true;
+		}
+	}
+	return false;
+}
 
 static void print_drives(const struct tool_snapshot *snapshot, FILE *out)
 {
 	for (size_t k = 0; k < SPW_ARRAY_LEN(of_drives); k++) {
-		print_family_head(&of_drives[k], out);
-		for (unsigned i = 0; i < snapshot->count; i++) {
-			const struct spw_status *status = &snapshot->partitions[i];
+		const struct family *family = &of_drives[k];
 
-			for (uint32_t n = 0; n < status->drives; n++)
-				print_sample(&of_drives[k], status, status->drive[n].path,
-					     &status->drive[n], out);
+		print_head(family->name, family->type == COUNTER ? "counter" : "gauge",
+			   family->unit, family->help, out);
+		for (struct at at = {0}; next_drive(snapshot, &at);) {
+			(void)fprintf(out, "spillway_%s%s", family->name,
+				      family->type == COUNTER ? "_total" : "");
+			print_labels(at.status, at.drive->path, NULL, out);
+			(void)fprintf(out, "%ju\n",
+				      (uintmax_t)tool_counter_value(&family->counter, at.drive));
 		}
 	}
 }
@@ -122,14 +131,10 @@ static void print_drives(const struct tool_snapshot *snapshot, FILE *out)
 static void print_in_service(const struct tool_snapshot *snapshot, FILE *out)
 {
 	print_head("drive_in_service", "gauge", NULL, "1; 0: retired, it gets nothing new.", out);
-	for (unsigned i = 0; i < snapshot->count; i++) {
-		const struct spw_status *status = &snapshot->partitions[i];
-
-		for (uint32_t n = 0; n < status->drives; n++) {
-			(void)fputs("spillway_drive_in_service", out);
-			print_labels(status, status->drive[n].path, NULL, out);
-			(void)fprintf(out, "%d\n", !status->drive[n].retired);
-		}
+	for (struct at at = {0}; next_drive(snapshot, &at);) {
+		(void)fputs("spillway_drive_in_service", out);
+		print_labels(at.status, at.drive->path, NULL, out);
+		(void)fprintf(out, "%d\n", !at.drive->retired);
 	}
 }
 
@@ -161,17 +166,10 @@ static void print_histograms(const struct tool_snapshot *snapshot, bool writes, 
 
 	print_head(name, "histogram", "seconds",
 		   writes ? "From issue to end, of each write." : "The same of each read.", out);
-	for (unsigned i = 0; i < snapshot->count; i++) {
-		const struct spw_status *status = &snapshot->partitions[i];
-
-		for (uint32_t n = 0; n < status->drives; n++) {
-			const struct spw_drive_stats *drive = &status->drive[n];
-
-			print_latencies(name, status, drive->path,
-					writes ? &drive->write_latencies : &drive->read_latencies,
-					out);
-		}
-	}
+	for (struct at at = {0}; next_drive(snapshot, &at);)
+		print_latencies(name, at.status, at.drive->path,
+				writes ? &at.drive->write_latencies : &at.drive->read_latencies,
+				out);
 }
 
 static void print_stores(const struct tool_snapshot *snapshot, FILE *out)
@@ -307,18 +305,14 @@ static void print_wear(const struct tool_snapshot *snapshot, const struct spw_we
 		const struct spw_wear *next = wear;
 
 		print_head(family->name, "gauge", family->unit, family->help, out);
-		for (unsigned i = 0; i < snapshot->count; i++) {
-			const struct spw_status *status = &snapshot->partitions[i];
+		for (struct at at = {0}; next_drive(snapshot, &at);) {
+			double value = family->value(next++);
 
-			for (uint32_t n = 0; n < status->drives; n++) {
-				double value = family->value(next++);
-
-				if (isnan(value))
-					continue;
-				(void)fprintf(out, "spillway_%s", family->name);
-				print_labels(status, status->drive[n].path, NULL, out);
-				(void)fprintf(out, "%.15g\n", value);
-			}
+			if (isnan(value))
+				continue;
+			(void)fprintf(out, "spillway_%s", family->name);
+			print_labels(at.status, at.drive->path, NULL, out);
+			(void)fprintf(out, "%.15g\n", value);
 		}
 	}
 }
