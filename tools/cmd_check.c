@@ -12,8 +12,7 @@ static struct tool_devices devices;
 static bool json, scrub;
 
 static const struct tool_option options[] = {
-	{"devices", TOOL_DEVICES, &devices, "A,B,...",
-	 "all drives of the store, in any order; \\, is a comma in a name"},
+	{"devices", TOOL_DEVICES, &devices, "A,B,...", TOOL_ALL_DRIVES},
 	{"scrub", TOOL_FLAG, &scrub, NULL, "read and verify all committed data, and repair it"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},

@@ -15,8 +15,7 @@ static bool json;
 static struct spw_status status; /* of the partition that is being looked at */
 
 static const struct tool_option options[] = {
-	{"devices", TOOL_DEVICES, &devices, "A,B,...",
-	 "all drives of the store, in any order; \\, is a comma in a name"},
+	{"devices", TOOL_DEVICES, &devices, "A,B,...", TOOL_ALL_DRIVES},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };

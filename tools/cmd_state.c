@@ -334,35 +334,17 @@ static int drop(const struct tool_command *command)
 
 /* ---- The commands ---- */
 
-#define OPTION_DEVICES                                                                    \
-	{                                                                                 \
-		"devices", TOOL_DEVICES, &devices, "A,B,...",                             \
-			"all drives of the store, in any order; \\, is a comma in a name" \
-	}
-#define OPTION_JSON                                          \
-	{                                                    \
-		"json", TOOL_FLAG, &json, NULL, "print JSON" \
-	}
-#define OPTION_VERBOSE                                                             \
-	{                                                                          \
-		"verbose", TOOL_FLAG, &verbose, NULL, "say more on standard error" \
-	}
-#define OPTION_END                                \
-	{                                         \
-		NULL, TOOL_FLAG, NULL, NULL, NULL \
-	}
-
 static const struct tool_option list_options[] = {
-	OPTION_DEVICES,
+	{"devices", TOOL_DEVICES, &devices, "A,B,...", TOOL_ALL_DRIVES},
 	{"partition", TOOL_COUNT, &partition, "N", "of this one only"},
 	{"records", TOOL_FLAG, &records, NULL, "each record by name"},
-	OPTION_JSON,
-	OPTION_VERBOSE,
-	OPTION_END,
+	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
+	{"verbose", TOOL_FLAG, &verbose, NULL, "say more on standard error"},
+	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
 static const struct tool_option export_options[] = {
-	OPTION_DEVICES,
+	{"devices", TOOL_DEVICES, &devices, "A,B,...", TOOL_ALL_DRIVES},
 	{"to", TOOL_TEXT, &to, "PATH", "the folder, or the file, to make; must not exist"},
 	{"format", TOOL_CHOICE, &format, "FORMAT",
 	 "records: a folder with a file for each (default); safetensors or torch: the model as one "
@@ -372,18 +354,18 @@ static const struct tool_option export_options[] = {
 	 "keeps, too"},
 	{"partition", TOOL_COUNT, &partition, "N", "of this one; needed if there are several"},
 	{"step", TOOL_COUNT, &step, "STEP", "which, if the one before is kept, too"},
-	OPTION_JSON,
-	OPTION_VERBOSE,
-	OPTION_END,
+	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
+	{"verbose", TOOL_FLAG, &verbose, NULL, "say more on standard error"},
+	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
 static const struct tool_option drop_options[] = {
-	OPTION_DEVICES,
+	{"devices", TOOL_DEVICES, &devices, "A,B,...", TOOL_ALL_DRIVES},
 	{"partition", TOOL_COUNT, &partition, "N", "of this one; needed if there are several"},
 	{"yes", TOOL_FLAG, &yes, NULL, "do not ask; needed without a terminal"},
-	OPTION_JSON,
-	OPTION_VERBOSE,
-	OPTION_END,
+	{"json", TOOL_FLAG, &json, NULL, "print JSON"},
+	{"verbose", TOOL_FLAG, &verbose, NULL, "say more on standard error"},
+	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
 static const struct tool_command verbs[] = {

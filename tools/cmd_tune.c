@@ -254,16 +254,29 @@ static int refuse(struct sweep *sweep, enum spw_backend backend)
 	return any ? 0 : spw_error(-EOPNOTSUPP, "neither io_uring nor libaio can be used here");
 }
 
-/* Once, before anything is measured, by the same rules as every write. */
-static int write_region(struct sweep *sweep)
+/* @bench: for bench_run_free(), also after a failure. */
+static int run_job(struct sweep *sweep, const struct bench_job *job, struct bench_run *bench)
 {
-	const struct run run = {.direction = BENCH_DIR_WRITE, .block_bytes = 1u << 20, .depth = 4};
-	struct bench_run bench = {
+	int result;
+
+	*bench = (struct bench_run){
 		.devices = &sweep->devices,
 		.allow_destructive = allow_destructive,
 		.verbose = verbose,
 		.quiet = true,
 	};
+	result = bench_plan_add(&bench->plan, job);
+	if (result == 0)
+		result = bench_run(bench);
+	sweep->interrupted = bench->interrupted || tool_stopped();
+	return result;
+}
+
+/* Once, before anything is measured, by the same rules as every write. */
+static int write_region(struct sweep *sweep)
+{
+	const struct run run = {.direction = BENCH_DIR_WRITE, .block_bytes = 1u << 20, .depth = 4};
+	struct bench_run bench = {0};
 	struct bench_job job;
 	int result;
 
@@ -271,23 +284,18 @@ static int write_region(struct sweep *sweep)
 		return 0;
 	sweep->region_bytes = SPW_MIN(sweep->region_bytes,
 				      spw_round_down(sweep->smallest_bytes, run.block_bytes));
-	if (isatty(STDERR_FILENO))
-		tool_progress("tune: writing the first %s of each drive, as not all ever was",
-			      SPW_SIZE_TEXT(sweep->region_bytes));
+	tool_progress("tune: writing the first %s of each drive, as not all ever was",
+		      SPW_SIZE_TEXT(sweep->region_bytes));
 	result = make_job(&job, sweep, &run);
 	job.time_based = false;
 	job.runtime_ns = 0;
 	if (result == 0)
-		result = bench_plan_add(&bench.plan, &job);
-	if (result == 0)
-		result = bench_run(&bench);
+		result = run_job(sweep, &job, &bench);
 	if (result == 0 && bench.workers[0].stats.error != 0)
 		result = spw_error(bench.workers[0].stats.error, "%s",
 				   bench.workers[0].stats.error_text);
-	sweep->interrupted = bench.interrupted || tool_stopped();
 	bench_run_free(&bench);
-	if (isatty(STDERR_FILENO))
-		tool_progress_end();
+	tool_progress_end();
 	if (result == 0 && !sweep->interrupted)
 		(void)fprintf(stderr,
 			      "spillway tune: not all was ever written: the first %s of each drive "
@@ -298,20 +306,12 @@ static int write_region(struct sweep *sweep)
 
 static int measure(struct sweep *sweep, struct run *run)
 {
-	struct bench_run bench = {
-		.devices = &sweep->devices,
-		.allow_destructive = allow_destructive,
-		.verbose = verbose,
-		.quiet = true,
-	};
+	struct bench_run bench = {0};
 	struct bench_job job;
 	int result = make_job(&job, sweep, run);
 
 	if (result == 0)
-		result = bench_plan_add(&bench.plan, &job);
-	if (result == 0)
-		result = bench_run(&bench);
-	sweep->interrupted = bench.interrupted || tool_stopped();
+		result = run_job(sweep, &job, &bench);
 	if (result == 0 && bench.workers[0].stats.error != 0) {
 		const struct bench_stats *stats = &bench.workers[0].stats;
 
@@ -353,8 +353,6 @@ static void show_progress(const struct sweep *sweep, unsigned done, uint64_t beg
 	const struct run *best = best_of(sweep, next->direction);
 	uint64_t spent_ns = spw_clock_ns() - begin_ns;
 
-	if (!isatty(STDERR_FILENO))
-		return;
 	tool_progress("tune: %u of %u: %s, blocks of %s, depth %u, %s%s%s%s%s", done + 1,
 		      sweep->runs_count, next->direction == BENCH_DIR_WRITE ? "writes" : "reads",
 		      SPW_SIZE_TEXT(next->block_bytes), next->depth,
@@ -391,8 +389,7 @@ static int run_sweep(struct sweep *sweep)
 	}
 	tool_stop_release();
 	bench_devices_close(&sweep->devices);
-	if (isatty(STDERR_FILENO))
-		tool_progress_end();
+	tool_progress_end();
 	return result;
 }
 

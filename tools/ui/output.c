@@ -119,6 +119,8 @@ void tool_progress(const char *format, ...)
 	char line[512];
 	va_list args;
 
+	if (!isatty(STDERR_FILENO))
+		return;
 	if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0)
 		size.ws_col = 80;
 	va_start(args, format);
@@ -131,7 +133,8 @@ void tool_progress(const char *format, ...)
 
 void tool_progress_end(void)
 {
-	(void)fputs("\r\033[K", stderr);
+	if (isatty(STDERR_FILENO))
+		(void)fputs("\r\033[K", stderr);
 }
 
 const char *tool_or_dash(const char *text)

@@ -130,6 +130,7 @@ unsigned tool_sizes_parse(const char *text, uint64_t sizes[], unsigned most);
 int tool_run(const struct tool_command *command, int argc, char **argv);
 
 extern const char tool_no_drives[], tool_no_controllers[]; /* .none_named */
+#define TOOL_ALL_DRIVES "all drives of the store, in any order; \\, is a comma in a name"
 
 /* A usage error found by the command: printed with the hint to --help. Return: TOOL_USAGE. */
 int tool_usage_error(const struct tool_command *command, const char *format, ...)
@@ -170,7 +171,7 @@ void tool_print_text(const char *text, FILE *out);
 /* A JSON string of untrusted @text: bytes that are not UTF-8 become question marks. */
 json_t *tool_json_text(const char *text);
 
-/* Replace the previous line on the terminal, standard error, cut to its width. */
+/* Replace the previous line on the terminal, cut to its width, if standard error is one. */
 void tool_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void tool_progress_end(void);
 
