@@ -35,7 +35,8 @@ def make() -> None:
                          "above, and for other systems in docs/INSTALL.md")
     search = "LDFLAGS=-Wl,--disable-new-dtags,-rpath,\\$$ORIGIN"
     done = subprocess.run(["make", f"-j{os.cpu_count()}", f"BUILD={BUILD}", search,
-                           f"PYTHON={sys.executable}", *map(str, [*BUILT, STUB])], cwd=HERE, check=False)
+                           f"PYTHON={sys.executable}", *map(str, [*BUILT, STUB])],
+                          cwd=HERE, check=False)
     if done.returncode:
         raise SystemExit("spillway: the library was not built; what make says is above")
 
