@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/state_fake.h - the scripted store in memory (simstore/simstore.h) under a state, one at
- * a time: requests that end by chance, drives that fail, and what is committed
+ * tests/unit/state_fake.h - the scripted store in memory (simstore/simstore.h) under a state, one
+ * at a time: requests that end by chance, drives that fail, and what is committed
  *
  * Requests end when they are waited for, or when a test asks for one that fake.lazy lets end.
  * Memory must not change meanwhile: that of a put is copied when it begins, that of a get filled
