@@ -198,7 +198,6 @@ struct spw_store {
 	bool winding_down;      /* closing: the worker sleeps until all has completed */
 	uint64_t reads_waiting; /* in the drives' lists, retries included */
 	uint32_t first_drive;   /* the next round over the drives begins here */
-	uint64_t static_turn;   /* chunks placed in RAID 0 order */
 	_Atomic uint32_t drives_retired;
 	_Atomic bool mirrors_short; /* it was logged that there is no drive for second copies */
 	uint32_t drives_full;       /* of the retired ones, with -ENOSPC */

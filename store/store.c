@@ -28,7 +28,8 @@
 #include "store/worker.h"
 #include "util/util.h"
 
-#define TRANSFERS_PER_SLOT 2 /* one in flight; one completed, waiting for its checksum */
+#define STRIPE_STATIC      1u /* of earlier versions */
+#define TRANSFERS_PER_SLOT 2  /* one in flight; one completed, waiting for its checksum */
 /* Smaller pieces are summed at once, while their bytes are in the cache. */
 #define OVERLAP_BYTES_MIN 65536u
 #define COPY_MEMORY_SHARE 4 /* a quarter of the arena, at most, is for bounce buffers */
@@ -68,7 +69,10 @@ static int check_opts(const struct spw_store_opts *opts)
 	if (opts->workers > SPW_WORKERS_MAX)
 		return spw_error(-EINVAL, "%u workers: there can be up to %u", opts->workers,
 				 SPW_WORKERS_MAX);
-	if (opts->stripe != SPW_STRIPE_PULL && opts->stripe != SPW_STRIPE_STATIC)
+	if ((unsigned)opts->stripe == STRIPE_STATIC)
+		return spw_error(-EINVAL, "there is no stripe 1 any more, RAID 0 order: use "
+					  "SPW_STRIPE_PULL, which places more on faster drives");
+	if (opts->stripe != SPW_STRIPE_PULL)
 		return spw_error(-EINVAL, "unknown stripe mode %d", (int)opts->stripe);
 	return 0;
 }

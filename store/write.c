@@ -203,23 +203,6 @@ uint32_t spw_store__write_pull(const struct spw_store *store, const struct drive
 	return best < SPW_DRIVES_MAX && willing >> best & 1 ? best : SPW_DRIVES_MAX;
 }
 
-/* RAID 0: each chunk waits for its drive; only retired and full drives are skipped. */
-static uint32_t take_turn(struct spw_store *store, uint64_t willing)
-{
-	for (uint32_t i = 0; i < store->drive_count; i++) {
-		uint32_t index = (uint32_t)((store->static_turn + i) % store->drive_count);
-		const struct store_drive *drive = &store->drives[index];
-
-		if (drive->retired || spw_alloc__blocks_free(drive->alloc) == 0)
-			continue;
-		if (!(willing >> index & 1))
-			return SPW_DRIVES_MAX;
-		store->static_turn += i + 1;
-		return index;
-	}
-	return SPW_DRIVES_MAX;
-}
-
 bool spw_store__write_space_left(const struct spw_store *store, uint64_t but)
 {
 	for (uint32_t i = 0; i < store->drive_count; i++)
@@ -242,8 +225,7 @@ uint64_t spw_store__write_place(struct spw_store *store, struct piece *piece, ui
 	int rc = spw_alloc__get(store->drives[chosen].alloc, blocks, &extent);
 
 	SPW_ASSERT(!spw_store__piece_is_placed(piece) && blocks > 0);
-	for (uint32_t i = 0; rc && store->opts.stripe == SPW_STRIPE_PULL && i < store->drive_count;
-	     i++)
+	for (uint32_t i = 0; rc && i < store->drive_count; i++)
 		if (willing >> i & 1) {
 			drive = i;
 			rc = spw_alloc__get(store->drives[i].alloc, blocks, &extent);
@@ -446,9 +428,7 @@ bool spw_store__write_next(struct spw_store *store, struct drive_scores *scores,
 		spw_store__transfer_give(transfer);
 		return false;
 	}
-	drive = store->opts.stripe == SPW_STRIPE_PULL
-			? spw_store__write_pull(store, scores, willing, 0)
-			: take_turn(store, willing);
+	drive = spw_store__write_pull(store, scores, willing, 0);
 	if (drive == SPW_DRIVES_MAX) {
 		spw_store__transfer_give(transfer);
 		if (spw_store__write_space_left(store, 0))

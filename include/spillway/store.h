@@ -58,7 +58,7 @@ enum spw_class {
 enum spw_stripe {
 	/* a drive takes the next chunk when it has a free slot; slow drives take less */
 	SPW_STRIPE_PULL,
-	SPW_STRIPE_STATIC, /* RAID 0 order; the baseline */
+	/* 1 was RAID 0 order */
 };
 
 #define SPW_PARTITION_ANY UINT32_MAX

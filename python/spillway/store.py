@@ -35,7 +35,7 @@ from ._core.missing_drive import lost_are_named
 
 Path = Union[str, "os.PathLike[str]"]
 Backend = Literal["auto", "io_uring", "libaio", "nvme", "vfio"]
-Stripe = Literal["pull", "static"]
+Stripe = Literal["pull"]
 ReadClass = Literal["urgent", "prefetch", "background"]
 # "newest", a number, or None: none.
 CommitName = Union[int, Literal["newest"], None]
@@ -43,7 +43,7 @@ CommitName = Union[int, Literal["newest"], None]
 Commit = Union[CommitName, Callable[[Sequence[Path], int], CommitName]]
 
 _BACKENDS: Dict[Backend, int] = {"auto": 0, "io_uring": 1, "libaio": 2, "nvme": 3, "vfio": 4}
-_STRIPES: Dict[Stripe, int] = {"pull": 0, "static": 1}
+_STRIPES: Dict[Stripe, int] = {"pull": 0}
 _CLASSES: Dict[ReadClass, int] = {"urgent": 0, "prefetch": 1, "background": 2}
 _ARENA_BYTES = 64 << 20
 _GPU = "/dev/nvidiactl"
@@ -326,7 +326,7 @@ class Store(Handle):
         does not fit is read into ordinary memory
     :param backend: "auto", "io_uring", "libaio", "nvme" (passthrough to whole NVMe namespaces) or
         "vfio" (drives named pci:0000:3d:00.0/1, driven from this process)
-    :param stripe: "pull" or "static"
+    :param stripe: "pull", the only way: a drive takes the next chunk when it has a free slot
     :param checksums: verify every chunk that is read
     :param hugetlb: use huge pages where the system has them
     :param workers: threads that sum and copy what is put and got; one carries as much as two of the
@@ -375,6 +375,9 @@ class Store(Handle):
         elif not _needs_arena(array):
             opts.arena_bytes = _ARENA_BYTES
         opts.backend = choice("backend", backend, _BACKENDS)
+        if str(stripe) == "static":
+            raise ValueError('stripe="static", RAID 0 order, is gone: use "pull", the default, '
+                             "which places more on faster drives")
         opts.stripe = choice("stripe", stripe, _STRIPES)
         self.commit_chosen = commit != "newest"  # the caller considered others
         if callable(commit):

@@ -235,7 +235,7 @@ def main():
                                          ["arena"]),
         "slow": lambda: bench.throttled("3 drives at 500 and one at 125 MB/s, 16 MiB objects",
                                         "500,500,500,125", "600,600,600,150",
-                                        ["arena", "arena,static"]),
+                                        ["arena"]),
         "scaling": bench.scaling,
         "memory": bench.memory_drive,
         "partitions": bench.partitions,

@@ -64,8 +64,6 @@ static bool parse_options(char *text, struct spw_store_opts *opts)
 			opts->no_checksums = true;
 		else if (strcmp(word, "inline") == 0)
 			opts->inline_mode = true;
-		else if (strcmp(word, "static") == 0)
-			opts->stripe = SPW_STRIPE_STATIC;
 		else if (sscanf(word, "depth=%u", &opts->queue_depth) != 1 &&
 			 sscanf(word, "workers=%u", &opts->workers) != 1 &&
 			 sscanf(word, "partition=%u", &opts->partition) != 1 &&

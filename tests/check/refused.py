@@ -9,7 +9,7 @@ import spillway.torch
 
 def right(model: Any, store: spillway.Store, off: spillway.torch.Offload) -> None:
     spillway.format_store(["/dev/null"], chunk_bytes="1MiB")
-    spillway.Store(["/dev/null"], backend="io_uring", stripe="static", arena_bytes="64MiB")
+    spillway.Store(["/dev/null"], backend="io_uring", stripe="pull", arena_bytes="64MiB")
     spillway.Store(["/dev/null"], commit="newest")
     spillway.torch.offload(model, store, mode="budget", budget_bytes="4GB",
                            sizes=spillway.torch.Sizes(min_bytes="1MiB"))

@@ -177,7 +177,7 @@ expect_exit 0 "$SPILLWAY" format --devices "${four//:/,}" --partitions 4
 store=(--filename=store --spillway_devices="$four" --spillway_level=store)
 expect_exit 0 run_fio "${store[@]}" --rw=write --bs=256k --iodepth=8 --size=16m --verify=crc32c
 expect_exit 0 run_fio "${store[@]}" --rw=randwrite --bs=64k --iodepth=16 --size=16m --verify=crc32c --verify_backlog=32
-expect_exit 0 run_fio "${store[@]}" --rw=randwrite --bs=48k --iodepth=8 --size=12m --verify=crc32c --spillway_stripe=static
+expect_exit 0 run_fio "${store[@]}" --rw=randwrite --bs=48k --iodepth=8 --size=12m --verify=crc32c --spillway_stripe=pull
 expect_exit 0 run_fio "${store[@]}" --rw=randwrite --bs=64k --iodepth=8 --size=6m --numjobs=4 --verify=crc32c
 expect_exit 0 run_fio "${store[@]}" --rw=randwrite --bs=64k --iodepth=8 --size=6m --numjobs=4 --thread=1 --verify=crc32c
 expect_exit 0 run_fio "${store[@]}" --rw=randrw --bs=64k --iodepth=8 --size=16m --io_size=64m --norandommap=1 --fsync=32

@@ -40,7 +40,7 @@ static void check_all(size_t len, unsigned count)
 
 /* ---- Full ------------------------------------------------------------------------------------ */
 
-static void fill_to_the_last_block(size_t len, uint64_t chunk_bytes, enum spw_stripe stripe)
+static void fill_to_the_last_block(size_t len, uint64_t chunk_bytes)
 {
 	struct spw_store_info info = format_small(48 * MIB, chunk_bytes);
 	struct spw_store_opts opts = default_opts();
@@ -50,7 +50,6 @@ static void fill_to_the_last_block(size_t len, uint64_t chunk_bytes, enum spw_st
 	spw_object other;
 	unsigned count;
 
-	opts.stripe = stripe;
 	store = open_drives(4, &opts);
 	assert_int_equal(stats_of(store).capacity_bytes, info.partition_capacity_bytes);
 	count = fill(len, 0);
@@ -88,16 +87,10 @@ static void fill_to_the_last_block(size_t len, uint64_t chunk_bytes, enum spw_st
 	close_store(store);
 }
 
-STORE_CASE(test_full_pull)
+STORE_CASE(test_full)
 {
-	fill_to_the_last_block(1000003, 0, SPW_STRIPE_PULL);
-	fill_to_the_last_block(3 * MIB + 1, SPW_CHUNK_BYTES_MIN, SPW_STRIPE_PULL);
-}
-
-STORE_CASE(test_full_static)
-{
-	fill_to_the_last_block(1000003, 0, SPW_STRIPE_STATIC);
-	fill_to_the_last_block(3 * MIB + 1, SPW_CHUNK_BYTES_MIN, SPW_STRIPE_STATIC);
+	fill_to_the_last_block(1000003, 0);
+	fill_to_the_last_block(3 * MIB + 1, SPW_CHUNK_BYTES_MIN);
 }
 
 /* One object as large as the partition; then not one byte more. */

@@ -269,8 +269,9 @@ for rw in write read randread rw randrw; do
 done
 # The drives' shares are all that was put, in whole blocks; one that is late for a while may have none of it.
 report "0 < w['io_bytes'] <= sum(x['bytes_written'] for x in d['spillway']['drives']) <= w['io_bytes'] + 4096 * w['total_ios']"
-bench 0 --level=store --filename="$first:$second" --rw=rw --object-size=1m --size=64m --stripe=static
-report "d['spillway']['drives'][0]['bytes_written'] == d['spillway']['drives'][1]['bytes_written']"
+bench 0 --level=store --filename="$first:$second" --rw=rw --object-size=1m --size=64m --stripe=pull
+bench 2 --level=store --filename="$first:$second" --rw=rw --object-size=1m --size=64m --stripe=static
+expect_output "spillway_level=volume"
 for rw in write rw randrw; do
     bench 0 --level=store --filename="$first:$second" --rw=$rw --object-size=64k --size=1m --iodepth=4 --rate=4m --time-based --runtime=500ms \
         --ramp-time=500ms

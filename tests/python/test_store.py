@@ -119,6 +119,7 @@ def test_drives_that_are_refused(formatted, folder):
     ("x", {}, TypeError, "a sequence of paths"),
     (["x", ""], {}, ValueError, "the name of a drive is empty"),
     (["x"], {"backend": "sync"}, ValueError, "backend must be one of \"auto\""),
+    (["x"], {"stripe": "static"}, ValueError, "use \"pull\""),
     # -1 would be any partition, and 2^32 the first one.
     (["x"], {"partition": -1}, ValueError, "partition must"),
     (["x"], {"partition": 0xFFFFFFFF}, ValueError, "partition must"),

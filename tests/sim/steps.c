@@ -33,7 +33,6 @@ static void draw_store_opts(uint64_t *random, struct spw_store_opts *opts)
 	opts->arena_bytes = MIB * (1 + sim_below(random, 8));
 	opts->requests_max = 4 + (uint32_t)sim_below(random, 124);
 	opts->objects_max = 4 + (uint32_t)sim_below(random, 124);
-	opts->stripe = sim_below(random, 3) ? SPW_STRIPE_PULL : SPW_STRIPE_STATIC;
 	opts->read_deadline_ms =
 		sim_below(random, 8) ? 2000 + (uint32_t)sim_below(random, 28000) : 0;
 	opts->write_deadline_ms =

@@ -95,18 +95,17 @@ CASE(every_option_is_understood)
 	const struct bench_job *job;
 
 	assert_int_equal(setenv("SPW_TEST_DRIVE", "/dev/c", 1), 0);
-	assert_int_equal(
-		read_text("[all]\nfilename=${SPW_TEST_DRIVE}\nreadwrite=randrw\nrwmixread="
-			  "70\nbsrange=4k-64k\nsize=2g\n"
-			  "offset=1m\niodepth=32\niodepth_batch=4\niodepth_batch_complete="
-			  "2\nruntime=2m\n"
-			  "ramp_time=5\nrate=10m\nrandseed=42\nhipri="
-			  "1\nfixedbufs\nregisterfiles=1\nnonvectored=1\n"
-			  "thread\ngroup_reporting=1\nioengine=libaio\nnorandommap="
-			  "0\ndescription=words of it\n"
-			  "stripe=static\nobject_size=32m\nworkers=3\nlevel=store\nnuma=0\n",
-			  &plan),
-		0);
+	assert_int_equal(read_text("[all]\nfilename=${SPW_TEST_DRIVE}\nreadwrite=randrw\nrwmixread="
+				   "70\nbsrange=4k-64k\nsize=2g\n"
+				   "offset=1m\niodepth=32\niodepth_batch=4\niodepth_batch_complete="
+				   "2\nruntime=2m\n"
+				   "ramp_time=5\nrate=10m\nrandseed=42\nhipri="
+				   "1\nfixedbufs\nregisterfiles=1\nnonvectored=1\n"
+				   "thread\ngroup_reporting=1\nioengine=libaio\nnorandommap="
+				   "0\ndescription=words of it\n"
+				   "stripe=pull\nobject_size=32m\nworkers=3\nlevel=store\nnuma=0\n",
+				   &plan),
+			 0);
 	job = &plan.jobs[0];
 	assert_string_equal(job->filename, "/dev/c");
 	assert_int_equal(job->rw, BENCH_RANDRW);
@@ -125,7 +124,6 @@ CASE(every_option_is_understood)
 	assert_true(job->hipri && job->fixedbufs && job->group_reporting);
 	assert_false(job->norandommap);
 	assert_int_equal(job->backend, SPW_BACKEND_LIBAIO);
-	assert_int_equal(job->stripe, SPW_STRIPE_STATIC);
 	assert_int_equal(job->level, BENCH_LEVEL_STORE);
 	assert_int_equal(job->object_bytes, 32 << 20);
 	assert_int_equal(job->numa_node, 0);

@@ -164,7 +164,7 @@ struct bench_job {
 	uint64_t randseed;
 	uint64_t object_bytes;
 	uint32_t iodepth, submit_batch, complete_min, numjobs, read_percent;
-	uint32_t verify, backend, level, stripe, workers;
+	uint32_t verify, backend, level, workers;
 	/* in writes; 0: read back at the end; 0: as many as verify_backlog */
 	uint32_t verify_backlog, verify_backlog_batch;
 	uint64_t verify_interval_bytes; /* of one header; 0: the smallest block */

@@ -65,8 +65,6 @@ static const struct choice zone_choices[] = {{"none", 0}, {"strided", 1}, {NULL,
 static const struct choice policy_choices[] = {{"shared", 0}, {"split", 1}, {NULL, 0}};
 static const struct choice level_choices[] = {
 	{"engine", BENCH_LEVEL_ENGINE}, {"store", BENCH_LEVEL_STORE}, {NULL, 0}};
-static const struct choice stripe_choices[] = {
-	{"pull", SPW_STRIPE_PULL}, {"static", SPW_STRIPE_STATIC}, {NULL, 0}};
 
 static const char *name_of(const struct choice *choices, uint32_t value)
 {
@@ -247,6 +245,19 @@ static int set_null(void *field, const struct option *option, const char *value)
 	job->null = true;
 	job->null_bytes_per_second = 0;
 	return value ? set_size(&job->null_bytes_per_second, option, value) : 0;
+}
+
+/* Which of the store's ways is no choice any more. */
+static int set_stripe(void *field, const struct option *option, const char *value)
+{
+	(void)field;
+	if (strcmp(value, "pull") == 0)
+		return 0;
+	return spw_error(-EINVAL, "%s=%s is not supported; there is: pull%s", option->name, value,
+			 strcmp(value, "static") == 0
+				 ? ". Stores have no RAID 0 order any more; fio's engine spillway "
+				   "has it, without a store: spillway_level=volume"
+				 : "");
 }
 
 /* Both directions have their own; what is smallest and largest of all is the job's. */
@@ -798,8 +809,8 @@ static const struct option options[] = {
 	 "auto io_uring libaio nvme vfio (default auto)"},
 	{"level", NULL, CHOICE(level, level_choices), "LEVEL",
 	 "engine: blocks of devices; store: objects of a store whose drives --filename names"},
-	{"stripe", NULL, CHOICE(stripe, stripe_choices), "HOW",
-	 "store: pull or static (default pull)"},
+	{"stripe", NULL, JOB(set_stripe), "HOW",
+	 "store: pull, the only way: a drive takes the next chunk when it has a free slot"},
 	{FLAG(no_checksums), "store: trust the drives"},
 	{"null", NULL, JOB(set_null), "[=RATE]",
 	 "use null drives, which no transfer reaches, at RATE each (default: unlimited)"},

@@ -325,7 +325,6 @@ static int open_store(struct state *state)
 	opts.partition = job->numjobs > 1 ? SPW_PARTITION_ANY : 0;
 	opts.backend = job->null ? SPW_BACKEND_NULL : job->backend;
 	opts.null_bytes_per_second = job->null_bytes_per_second;
-	opts.stripe = job->stripe;
 	opts.no_checksums = job->no_checksums;
 	opts.workers = job->workers;
 	opts.inline_mode = true;

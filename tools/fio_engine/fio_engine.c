@@ -88,8 +88,7 @@ static struct fio_option options[] = {
 	{OPTION("spillway_stripe", FIO_OPT_STR, stripe, "How a store spreads an object's chunks"),
 	 .def = "pull",
 	 .posval = {CHOICE("pull", SPW_STRIPE_PULL,
-	                   "A drive takes the next chunk when it has room"),
-	            CHOICE("static", SPW_STRIPE_STATIC, "RAID 0 order")}},
+	                   "A drive takes the next chunk when it has room")}},
 	{OPTION("spillway_chunk", FIO_OPT_STR_VAL, chunk_bytes,
 	        "Bytes on one device before a volume goes on to the next"),
 	 .def = "1m"},
@@ -190,7 +189,6 @@ static int make_config(struct thread_data *td, struct spw_fio_config *config)
 	*config = (struct spw_fio_config){
 		.striped = named || o->level == LEVEL_STORE,
 		.chunk_bytes = o->chunk_bytes,
-		.stripe = (enum spw_stripe)o->stripe,
 		.backend = (enum spw_backend)o->backend,
 		.wait = o->hipri           ? SPW_WAIT_POLL
 			: o->sqthread_poll ? SPW_WAIT_SQPOLL

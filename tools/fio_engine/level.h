@@ -28,7 +28,6 @@ struct spw_fio_config {
 	/* the paths are one address space; else numbered by spw_fio_request.file */
 	bool striped;
 	uint64_t chunk_bytes;
-	enum spw_stripe stripe;
 	enum spw_backend backend;
 	enum spw_wait wait;
 	uint32_t depth;             /* requests at once */

@@ -84,7 +84,6 @@ static int open_store(struct objects *objects)
 			   COPY_BYTES;
 	opts.requests_max = config->depth;
 	opts.objects_max = (uint32_t)(objects->count + config->depth);
-	opts.stripe = config->stripe;
 	opts.backend = config->backend;
 	opts.inline_mode = true;
 	opts.log = config->log;
