@@ -636,6 +636,26 @@ static int wait_for(struct spw_request *request)
 	return res ? spw_error(res, SIMSTORE_ERROR_TEXT) : 0;
 }
 
+/* Timed, until something happens to this store. The limit is for real stores: ours go on. */
+static int wait_request(struct spw_store *store, int64_t timeout_ns)
+{
+	(void)timeout_ns;
+	simstore_lock(store);
+	store->request_waits++;
+	SPW_MUST(pthread_cond_broadcast(&store->changed));
+	while (store->requests_used >= store->requests_max) {
+		if (!store->timed) {
+			SPW_MUST(pthread_cond_wait(&store->changed, &store->lock));
+			continue;
+		}
+		simstore_unlock(store);
+		SPW_MUST(!advance(store, NEVER_NS));
+		simstore_lock(store);
+	}
+	simstore_unlock(store);
+	return 0;
+}
+
 /* A cancelled request still ends by itself: timed, now, but not within this call. */
 static int cancel(struct spw_request *request)
 {
@@ -771,6 +791,7 @@ const struct spw_cache_ports simstore_ports = {
 	.wait = wait_for,
 	.cancel = cancel,
 	.raise = raise_class,
+	.wait_request = wait_request,
 	.clock_ns = clock_ns,
 	.cpu_ns = cpu_ns,
 	.start = start,

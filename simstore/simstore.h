@@ -98,7 +98,7 @@ struct spw_store {
 	unsigned requests_used;
 	uint64_t used, arena_used; /* bytes of objects, of memory */
 	struct spw_store_traffic traffic;
-	unsigned puts, gets, cancels, raises, urgent_refused;
+	unsigned puts, gets, cancels, raises, urgent_refused, request_waits;
 
 	/* For the owner to set, at any time. */
 	struct simstore_drives drives;

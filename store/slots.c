@@ -3,7 +3,11 @@
 #include "store/slots.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "util/util.h"
 
@@ -16,6 +20,7 @@ int spw_store__slots_open(struct spw_slots *slots, uint32_t count)
 		atomic_init(&slots->next[slot], slot + 1 < count ? slot + 1 : SPW_SLOT_NONE);
 	atomic_init(&slots->head, 0);
 	atomic_init(&slots->taken, 0);
+	atomic_init(&slots->given, 0);
 	return 0;
 }
 
@@ -51,15 +56,34 @@ uint32_t spw_store__slots_take(struct spw_slots *slots)
 	}
 }
 
+bool spw_store__slots_watch(struct spw_slots *slots, uint32_t *given)
+{
+	/* In this order: whoever gives one after the look at the head sees that it is watched. */
+	*given = atomic_load(&slots->given);
+	(void)atomic_fetch_or(&slots->taken, SPW_SLOTS_WATCHED);
+	return (uint32_t)atomic_load(&slots->head) != SPW_SLOT_NONE;
+}
+
+/* All that wait look again, and say again that they do. */
+SPW_COLD static void wake_watchers(struct spw_slots *slots)
+{
+	(void)atomic_fetch_and(&slots->taken, ~SPW_SLOTS_WATCHED);
+	(void)atomic_fetch_add(&slots->given, 1);
+	(void)syscall(SYS_futex, &slots->given, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
 void spw_store__slots_give(struct spw_slots *slots, uint32_t slot)
 {
 	uint64_t head = atomic_load_explicit(&slots->head, memory_order_relaxed);
+	uint32_t taken;
 
-	SPW_ASSERT(atomic_load_explicit(&slots->taken, memory_order_relaxed) > 0);
 	do
 		atomic_store_explicit(&slots->next[slot], (uint32_t)head, memory_order_relaxed);
 	/* Release: the next owner of the slot sees what the last one wrote to it. */
 	while (!atomic_compare_exchange_weak_explicit(&slots->head, &head, next_head(head, slot),
 						      memory_order_release, memory_order_relaxed));
-	atomic_fetch_sub_explicit(&slots->taken, 1, memory_order_relaxed);
+	taken = atomic_fetch_sub_explicit(&slots->taken, 1, memory_order_acq_rel);
+	SPW_ASSERT((taken & ~SPW_SLOTS_WATCHED) > 0);
+	if (unlikely(taken & SPW_SLOTS_WATCHED))
+		wake_watchers(slots);
 }

@@ -60,7 +60,7 @@ void spw_store_stats(struct spw_store *store, struct spw_store_stats *stats, siz
 		.drives = store->drive_count,
 		.drives_retired = store->drives_retired,
 		.partition = store->partition,
-		.requests = atomic_load_explicit(&store->request_slots.taken, memory_order_relaxed),
+		.requests = spw_store__slots_taken(&store->request_slots),
 		.objects = atomic_load_explicit(&store->objects_alive, memory_order_relaxed),
 		.capacity_bytes = store->blocks_total * store->block_bytes,
 		.used_bytes =

@@ -152,6 +152,41 @@ int spw_request_wait_any(struct spw_request *const requests[], unsigned count, i
 	}
 }
 
+/* Return: 0: look again; -ETIMEDOUT. */
+static int wait_for_given(struct spw_store *store, uint32_t given, uint64_t deadline_ns)
+{
+	uint64_t now_ns = spw_clock_ns();
+	uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
+	struct timespec left = {.tv_sec = (time_t)(left_ns / 1000000000),
+				.tv_nsec = (long)(left_ns % 1000000000)};
+	int64_t limit_ns = deadline_ns == UINT64_MAX ? -1 : (int64_t)left_ns;
+
+	if (left_ns == 0)
+		return -ETIMEDOUT;
+	if (store->opts.inline_mode) {
+		if (!spw_store__is_busy(store) && !spw_store__pool_waits(store->pool) &&
+		    !atomic_load(&store->inbox))
+			return -ETIMEDOUT;
+		if (!log_turn(store, spw_store__turn(store, spw_store__is_busy(store), limit_ns)))
+			return 0;
+	}
+	futex_wait(&store->request_slots.given, given, deadline_ns == UINT64_MAX ? NULL : &left);
+	return 0;
+}
+
+int spw_store_wait_request(struct spw_store *store, int64_t timeout_ns)
+{
+	uint64_t deadline_ns = timeout_ns < 0 ? UINT64_MAX : spw_clock_ns() + (uint64_t)timeout_ns;
+	int rc = spw_store__owned(store);
+	uint32_t given;
+
+	while (!rc && !spw_store__slots_watch(&store->request_slots, &given))
+		rc = wait_for_given(store, given, deadline_ns);
+	return rc == -ETIMEDOUT
+		       ? spw_error(rc, "all %u requests are in use", store->opts.requests_max)
+		       : rc;
+}
+
 int spw_store_eventfd(struct spw_store *store)
 {
 	int fd = atomic_load(&store->eventfd), none = -1;

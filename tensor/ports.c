@@ -99,6 +99,7 @@ const struct spw_cache_ports spw_cache__ports_real = {
 	.wait = spw_request_wait,
 	.cancel = spw_request_cancel,
 	.raise = spw_request_raise,
+	.wait_request = spw_store_wait_request,
 	.clock_ns = spw_clock_ns,
 	.cpu_ns = cpu_ns,
 	.start = start,

@@ -43,8 +43,10 @@ struct spw_cache_ports {
 	int (*wait)(struct spw_request *request);                         /* spw_request_wait() */
 	int (*cancel)(struct spw_request *request);                       /* spw_request_cancel() */
 	void (*raise)(struct spw_request *request, enum spw_class cls);   /* spw_request_raise() */
-	uint64_t (*clock_ns)(void);                                       /* monotonic */
-	uint64_t (*cpu_ns)(void); /* that the calling thread has used */
+	int (*wait_request)(struct spw_store *store,
+			    int64_t timeout_ns); /* spw_store_wait_request() */
+	uint64_t (*clock_ns)(void);              /* monotonic */
+	uint64_t (*cpu_ns)(void);                /* that the calling thread has used */
 	/* runs @main(@argument) beside the caller. Return: 0; -errno there is no thread for it */
 	int (*start)(void *(*main)(void *), void *argument);
 	int (*sleep)(pthread_cond_t *io_ended, pthread_mutex_t *lock); /* pthread_cond_wait() */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* tensor/take.c - takes, leases and releases */
 #include <errno.h>
-#include <time.h>
 
 #include "tensor/entry.h"
 #include "tensor/external_traffic.h"
@@ -14,9 +13,8 @@
 #include "tensor/window.h"
 #include "tensor/write.h"
 
-/* How long a take waits for a request that other users of the store have: 10 s. */
-#define REQUEST_LOOK_NS   100000
-#define REQUEST_LOOKS_MAX 100000u
+/* How long a take waits for a request of the store, each time that it finds none: 10 s. */
+#define REQUEST_WAIT_NS INT64_C(10000000000)
 
 /* Where the bytes were when they were taken. The entry leaves the prefetch window. */
 static void take_count(struct entry *entry)
@@ -34,23 +32,17 @@ static void take_count(struct entry *entry)
 }
 
 /*
- * The store's requests are all in use: no reason to fail. The end of one of this cache wakes us; of
- * another user of the store nothing tells: then look again in a while.
+ * The store's requests are all in use, of this cache and of other users: no reason to fail yet.
+ * Unlocks while it waits. Return: whether one became free in time.
  */
-static bool take_wait_for_request(struct spw_cache *cache, unsigned *looks)
+static bool take_wait_for_request(struct spw_cache *cache)
 {
-	const struct timespec pause = {.tv_nsec = REQUEST_LOOK_NS};
+	int rc;
 
-	if (cache->io_in_flight > 0) {
-		spw_cache__wait_io(cache);
-		return true;
-	}
-	if (++*looks > REQUEST_LOOKS_MAX)
-		return false;
 	spw_cache__unlock_and_notify(cache);
-	(void)nanosleep(&pause, NULL);
+	rc = cache->ports.wait_request(cache->store, REQUEST_WAIT_NS);
 	spw_cache__lock(cache);
-	return true;
+	return rc == 0;
 }
 
 /* The bytes are in memory, or a copy of them failed: leave them there. */
@@ -67,7 +59,7 @@ static inline int take_from_memory(struct entry *entry)
 static int take_fetch(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
-	unsigned looks = 0;
+	bool in_time = true;
 	int rc;
 
 	while (entry->state == ENTRY_STORED || entry->state == ENTRY_COMING) {
@@ -78,8 +70,11 @@ static int take_fetch(struct entry *entry)
 			continue;
 		}
 		rc = spw_cache__read_urgently(entry);
-		if (rc && (rc != -ENOBUFS || !take_wait_for_request(cache, &looks)))
+		if (rc && (rc != -ENOBUFS || !in_time))
 			return rc;
+		/* If it was not in time, once more, which tells why. */
+		if (rc)
+			in_time = take_wait_for_request(cache);
 	}
 	return take_from_memory(entry);
 }

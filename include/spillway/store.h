@@ -360,6 +360,20 @@ SPW_EXPORT int spw_request_wait_any(struct spw_request *const requests[], unsign
 				    int64_t timeout_ns);
 
 /**
+ * spw_store_wait_request - wait until a request is free
+ * @store:       the store
+ * @timeout_ns:  negative: no limit
+ *
+ * For a caller that got -ENOBUFS as all requests were in use, of whichever caller. Reserves none:
+ * another thread may take it first. A request is in use until it has been waited for, or until its
+ * notify has returned. In inline mode this does the work meanwhile, and does not wait if there is
+ * none. Any thread may call it.
+ *
+ * Return: 0; -ETIMEDOUT all are still in use; -EPERM in a child of fork(2).
+ */
+SPW_EXPORT int spw_store_wait_request(struct spw_store *store, int64_t timeout_ns);
+
+/**
  * spw_store_eventfd - a descriptor that is readable when a request without notify has ended
  * @store:  the store
  *

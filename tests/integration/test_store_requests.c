@@ -6,6 +6,7 @@
 /* layer: test and files-workers */
 #include "tests/integration/store_case.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -190,6 +191,99 @@ FORMATTED_CASE(test_notify_submits)
 		assert_int_equal(stats_of(store).used_bytes, 0);
 		close_store(store);
 	}
+}
+
+/* ---- All in use ---- */
+
+static void *wait_for_request(void *result)
+{
+	*(int *)result = spw_store_wait_request(store, -1);
+	return NULL;
+}
+
+FORMATTED_CASE(test_wait_for_a_free_request)
+{
+	struct spw_store_opts opts = default_opts();
+	struct spw_request *request, *other;
+	pthread_t thread;
+	spw_object object;
+	int result;
+
+	opts.requests_max = 1;
+	store = open_drives(4, &opts);
+	object = put_wait(store, memory, MIB);
+	assert_ok(spw_store_wait_request(store, 0));
+	assert_ok(spw_store_get(store, object, 0, memory, MIB, SPW_PREFETCH, NULL, &request));
+	assert_int_equal(spw_store_get(store, object, 0, memory, MIB, SPW_PREFETCH, NULL, &other),
+			 -ENOBUFS);
+	assert_int_equal(spw_store_wait_request(store, 1000000), -ETIMEDOUT);
+	assert_ok(pthread_create(&thread, NULL, wait_for_request, &result));
+	assert_ok(spw_request_wait(request));
+	assert_ok(pthread_join(thread, NULL));
+	assert_ok(result);
+	assert_int_equal(stats_of(store).requests, 0);
+	close_store(store);
+}
+
+/* Without an I/O thread: it does the work, and does not wait for what nobody will do. */
+FORMATTED_CASE(test_wait_for_a_free_request_inline)
+{
+	struct spw_store_opts opts = default_opts();
+	struct ending ending = {0};
+	struct spw_request *request;
+	spw_object object;
+
+	opts.requests_max = 1;
+	opts.inline_mode = true;
+	store = open_drives(4, &opts);
+	assert_ok(spw_store_put(store, memory, MIB,
+				&(struct spw_notify){.done = note_end, .context = &ending}, &object,
+				NULL));
+	assert_ok(spw_store_wait_request(store, -1));
+	assert_int_equal(atomic_load(&ending.result), 0);
+	assert_ok(spw_store_get(store, object, 0, memory, MIB, SPW_PREFETCH, NULL, &request));
+	assert_int_equal(spw_store_wait_request(store, -1), -ETIMEDOUT);
+	assert_ok(spw_request_wait(request));
+	close_store(store);
+}
+
+#define SHARERS 6u
+
+static void *share(void *context)
+{
+	struct spw_request *request;
+
+	(void)context;
+	for (unsigned i = 0; i < 200; i++) {
+		spw_object object;
+		int rc;
+
+		while ((rc = spw_store_put(store, memory, 4096, NULL, &object, &request)) ==
+		       -ENOBUFS)
+			if (spw_store_wait_request(store, -1))
+				return store;
+		if (rc || spw_request_wait(request) || spw_store_free(store, object))
+			return store;
+	}
+	return NULL;
+}
+
+/* More threads than requests: each goes on in the end, as no wake-up is lost. */
+FORMATTED_CASE(test_few_requests_of_many_threads)
+{
+	struct spw_store_opts opts = default_opts();
+	pthread_t threads[SHARERS];
+	void *failed;
+
+	opts.requests_max = 2;
+	store = open_drives(4, &opts);
+	for (unsigned i = 0; i < SHARERS; i++)
+		assert_ok(pthread_create(&threads[i], NULL, share, NULL));
+	for (unsigned i = 0; i < SHARERS; i++) {
+		assert_ok(pthread_join(threads[i], &failed));
+		assert_null(failed);
+	}
+	close_store(store);
 }
 
 /* ---- Cancel ---------------------------------------------------------------------------------- */

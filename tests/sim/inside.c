@@ -152,8 +152,8 @@ void sim_check_empty(uint64_t arena_bytes_used, uint32_t bounces, uint32_t manif
 	REQUIRE(!store->writes_first && store->reads_waiting == 0 && !store->flush_first &&
 		!store->flushing);
 	REQUIRE(atomic_load(&store->objects_alive) == manifests);
-	REQUIRE(atomic_load(&store->request_slots.taken) == 0);
-	REQUIRE(atomic_load(&store->object_slots.taken) == manifests);
+	REQUIRE(spw_store__slots_taken(&store->request_slots) == 0);
+	REQUIRE(spw_store__slots_taken(&store->object_slots) == manifests);
 	check_pieces(store, manifests);
 	if (store->bounces_free != bounces)
 		sim_fail("inside the store: %u copy buffers were not returned",
@@ -200,13 +200,13 @@ uint32_t sim_inside_transfers(void)
 
 bool sim_inside_no_requests(void)
 {
-	return atomic_load(&sim_world.store->request_slots.taken) ==
+	return spw_store__slots_taken(&sim_world.store->request_slots) ==
 	       sim_world.store->opts.requests_max;
 }
 
 bool sim_inside_no_objects(void)
 {
-	return atomic_load(&sim_world.store->object_slots.taken) ==
+	return spw_store__slots_taken(&sim_world.store->object_slots) ==
 	       sim_world.store->opts.objects_max;
 }
 

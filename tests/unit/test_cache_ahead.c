@@ -626,6 +626,29 @@ static struct spw_request *wait_for_read(void)
 	return request;
 }
 
+/* It sleeps once, until a request of another user of the store is free, and is refused once. */
+OPENED_CASE(test_take_waits_for_a_request_of_others)
+{
+	struct spw_store *store = rig.store;
+	struct piece piece;
+	struct taker taker;
+
+	open_window(1);
+	piece = stored(1, 100);
+	store->requests_max = store->requests_used = 1;
+	taker_begin(&taker, &piece);
+	simstore_lock(store);
+	while (store->request_waits == 0)
+		SPW_MUST(pthread_cond_wait(&store->changed, &store->lock));
+	store->requests_used = 0;
+	simstore_unlock(store);
+	assert_int_equal(pthread_join(taker.thread, NULL), 0);
+	assert_int_equal(taker.rc, 0);
+	assert_int_equal(store->request_waits, 1);
+	assert_int_equal(store->urgent_refused, 1);
+	spw_cache_return(rig.cache, taker.taken.lease);
+}
+
 OPENED_CASE(test_takes_share_one_read)
 {
 	struct piece piece;
