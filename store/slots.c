@@ -58,7 +58,7 @@ uint32_t spw_store__slots_take(struct spw_slots *slots)
 
 bool spw_store__slots_watch(struct spw_slots *slots, uint32_t *given)
 {
-	/* In this order: whoever gives one after the look at the head sees that it is watched. */
+	/* In this order: a thread that gives one after the look at the head sees the mark. */
 	*given = atomic_load(&slots->given);
 	(void)atomic_fetch_or(&slots->taken, SPW_SLOTS_WATCHED);
 	return (uint32_t)atomic_load(&slots->head) != SPW_SLOT_NONE;

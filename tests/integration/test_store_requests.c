@@ -225,7 +225,7 @@ FORMATTED_CASE(test_wait_for_a_free_request)
 	close_store(store);
 }
 
-/* Without an I/O thread: it does the work, and does not wait for what nobody will do. */
+/* Without an I/O thread: it does the work, and does not wait for what no thread will do. */
 FORMATTED_CASE(test_wait_for_a_free_request_inline)
 {
 	struct spw_store_opts opts = default_opts();

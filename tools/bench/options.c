@@ -247,7 +247,7 @@ static int set_null(void *field, const struct option *option, const char *value)
 	return value ? set_size(&job->null_bytes_per_second, option, value) : 0;
 }
 
-/* Which of the store's ways is no choice any more. */
+/* There is one way to stripe; others were options once. */
 static int set_stripe(void *field, const struct option *option, const char *value)
 {
 	(void)field;
