@@ -81,6 +81,7 @@ static int allocate(struct plan_again *again)
 		{&again->may, scopes},
 		{&again->giving, tensors},
 		{&again->stays, tensors},
+		{&again->can_spill, tensors},
 		{&again->again, scopes},
 		{&again->done, scopes},
 		{&again->needed, tensors * sizeof(uint32_t)},
@@ -354,6 +355,10 @@ void spw_plan__again_set(struct plan_again *again, const uint8_t *scopes)
 	for (uint32_t i = 0, k = laying.uses; i < tensors; i++)
 		if (!again->work.used[i])
 			again->work.by_use[k++] = i;
+	memcpy(again->can_spill, again->base.eligible, tensors);
+	for (uint32_t i = 0; i < tensors; i++)
+		if (again->giving[i])
+			again->can_spill[i] &= !spw_plan__again_gives(again, i);
 	again->work.event_count = (uint32_t)(laying.event - again->work.events);
 	again->again_ns = laying.late_ns;
 	SPW_ASSERT(again->work.event_count <= again->events_max &&

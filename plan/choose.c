@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* plan/choose.c - choose what to spill: start from all, drop the unneeded, then local search */
+/*
+ * plan/choose.c - what to spill where nothing is recomputed: start from all, drop the unneeded,
+ * then small changes; plan/seek.c decides which is better
+ */
 #include "plan/internal.h"
 
 #include <math.h>
@@ -18,26 +21,9 @@
 #define GREEDY_TENSORS_MAX 20000u
 /* halvings of the range of peaks, to meet bytes_written_max */
 #define LIMIT_STEPS     12u
-#define FLIPS_MAX       3u /* tensors that are changed at a time */
 #define MANY_TENSORS    1000u
 #define ALL_TENSORS_MAX 12u        /* up to as many: every choice is tried, */
 #define ALL_WORK_MAX    (1u << 20) /* unless that costs more than this */
-
-enum goal {
-	GOAL_FASTEST,
-	GOAL_BUDGET,
-};
-
-struct search {
-	struct plan_again *again;
-	struct plan_work *work; /* its base */
-	enum goal goal;
-	double memory; /* of the budget */
-	double written_max;
-	struct plan_found *best;
-	uint32_t tries_left;
-	uint32_t flipped[FLIPS_MAX];
-};
 
 static double larger(double one, double other)
 {
@@ -51,91 +37,6 @@ static uint32_t cost_of(const struct plan_work *work)
 	uint32_t cost = by_events > work->count ? by_events : work->count;
 
 	return cost > TENSORS_MIN ? cost : TENSORS_MIN;
-}
-
-/* ---- Better and worse ---- */
-
-static bool stalls(const struct plan_outcome *outcome)
-{
-	return outcome->forever || outcome->stall_ns >= PLAN_TOLERANCE_NS;
-}
-
-static bool fewer_written(const struct plan_outcome *one, const struct plan_outcome *other)
-{
-	if (one->written != other->written)
-		return one->written < other->written;
-	return one->stall_ns < other->stall_ns;
-}
-
-static bool is_better(const struct search *search, const struct plan_outcome *outcome,
-		      bool feasible)
-{
-	const struct plan_found *best = search->best;
-
-	if (feasible != best->feasible)
-		return feasible;
-	if (outcome->forever != best->outcome.forever)
-		return !outcome->forever;
-	if (search->goal == GOAL_BUDGET && feasible)
-		return fewer_written(outcome, &best->outcome);
-	if (outcome->peak != best->outcome.peak)
-		return outcome->peak < best->outcome.peak;
-	return fewer_written(outcome, &best->outcome);
-}
-
-/* Beyond which nothing can be better than the best so far. */
-static struct plan_bounds bounds_of(const struct search *search)
-{
-	const struct plan_found *best = search->best;
-	struct plan_bounds bounds = {.peak = INFINITY, .written = INFINITY, .stall_ns = INFINITY};
-
-	if (search->goal == GOAL_FASTEST) {
-		bounds.peak = best->outcome.peak;
-		bounds.stall_ns = PLAN_TOLERANCE_NS;
-	} else if (best->feasible) {
-		bounds.peak = search->memory;
-		bounds.written = best->outcome.written;
-	} else if (!best->outcome.forever) {
-		bounds.peak = larger(search->memory, best->outcome.peak);
-	}
-	if (bounds.written > search->written_max)
-		bounds.written = search->written_max;
-	return bounds;
-}
-
-/* Simulate the trial. Return: whether it is better than the best, which it becomes. */
-static bool consider(struct search *search, double memory)
-{
-	struct plan_bounds bounds = bounds_of(search);
-	struct plan_work *work = search->work;
-	struct plan_outcome outcome;
-	bool feasible;
-
-	spw_plan__again_simulate(search->again, work->trial, memory, &bounds, NULL, &outcome);
-	if (outcome.written > search->written_max)
-		search->best->limited = true;
-	if (outcome.abandoned)
-		return false;
-	feasible = search->goal == GOAL_BUDGET ? outcome.peak <= search->memory && !outcome.forever
-					       : !stalls(&outcome);
-	if (!is_better(search, &outcome, feasible))
-		return false;
-	(void)PLAN_HOLDS(outcome.written <= search->written_max && !(feasible && outcome.forever));
-	search->best->feasible = feasible;
-	search->best->outcome = outcome;
-	search->best->memory = memory;
-	memcpy(search->best->spill, work->trial, work->count);
-	return true;
-}
-
-static bool consider_trial(struct search *search)
-{
-	struct plan_work *work = search->work;
-
-	if (search->goal == GOAL_BUDGET)
-		return consider(search, search->memory);
-	spw_plan__forecast_choose(work, &work->alone, PLAN_READS_IN_TIME, work->trial);
-	return consider(search, search->work->forecast.peak);
 }
 
 /* ---- Order: the least useful to spill first ---- */
@@ -297,9 +198,15 @@ static struct start start_of(uint32_t k)
 	return (struct start){.shared = shared / 8., .kept = kept / 16.};
 }
 
-static struct plan_rates rates_of(const struct search *search, double shared)
+/* What is expected of a start. */
+struct expected {
+	struct plan_rates rates;
+	enum plan_reads reads;
+};
+
+static struct expected expected_of(const struct plan_seek *seek, double shared)
 {
-	const struct plan_work *work = search->work;
+	const struct plan_work *work = &seek->again->base;
 	struct plan_rates rates = work->alone;
 	double half = work->mixed / 2;
 
@@ -307,105 +214,104 @@ static struct plan_rates rates_of(const struct search *search, double shared)
 		rates.write += (half - rates.write) * shared;
 	if (rates.read > half)
 		rates.read += (half - rates.read) * shared;
-	return rates;
+	return (struct expected){rates, seek->goal == PLAN_GOAL_BYTES ? PLAN_READS_ON_DEMAND
+								      : PLAN_READS_IN_TIME};
 }
 
-static void start_from(struct search *search, const struct start *start)
+static void forecast(struct plan_seek *seek, const struct expected *expected)
 {
-	const struct plan_work *work = search->work;
+	spw_plan__forecast_choose(&seek->again->base, &expected->rates, expected->reads,
+				  seek->spill_trial);
+}
+
+/* The trial becomes all that leaves memory, beginning from @start. */
+static void spill_all(struct plan_seek *seek, const struct start *start,
+		      const struct expected *expected)
+{
+	const struct plan_work *work = &seek->again->base;
 	uint32_t kept = (uint32_t)((double)work->count * start->kept);
 
-	memcpy(work->trial, work->eligible, work->count);
+	memcpy(seek->spill_trial, work->eligible, work->count);
 	for (uint32_t k = 0; k < kept; k++)
-		work->trial[work->by_gap[k]] = 0;
+		seek->spill_trial[work->by_gap[k]] = 0;
+	forecast(seek, expected);
 }
 
 /* Keep each tensor of the trial that need not be spilled for @limit, until there is none. */
-static void drop_all_needless(struct search *search, const struct plan_rates *rates,
-			      enum plan_reads reads, double limit)
+static void drop_all_needless(struct plan_seek *seek, const struct expected *expected, double limit)
 {
-	struct plan_work *work = search->work;
+	struct plan_work *work = &seek->again->base;
 	unsigned rounds = work->count > MANY_TENSORS ? 1 : 8;
 
-	while (rounds-- > 0 && drop_needless(work, work->trial, limit))
-		spw_plan__forecast_choose(work, rates, reads, work->trial);
-}
-
-/* The trial becomes what must be spilled to stay within @limit, beginning from @start. */
-static void choose_for(struct search *search, const struct start *start,
-		       const struct plan_rates *rates, enum plan_reads reads, double limit)
-{
-	struct plan_work *work = search->work;
-
-	start_from(search, start);
-	spw_plan__forecast_choose(work, rates, reads, work->trial);
 	order_by_benefit(work, limit);
-	drop_all_needless(search, rates, reads, limit);
+	while (rounds-- > 0 && drop_needless(work, seek->spill_trial, limit))
+		forecast(seek, expected);
 }
 
-static bool writes_too_much(const struct search *search)
+static bool writes_too_much(const struct plan_seek *seek)
 {
-	const struct plan_work *work = search->work;
+	const struct plan_work *work = &seek->again->base;
 	double bytes = 0;
 
+	if (isinf(seek->written_max))
+		return false;
 	for (uint32_t i = 0; i < work->count; i++)
-		bytes += work->trial[i] ? work->bytes[i] : 0;
-	return bytes > search->written_max;
+		bytes += seek->spill_trial[i] ? work->bytes[i] : 0;
+	return bytes > seek->written_max;
 }
 
 /* The lowest peak above @low for which the trial writes no more than bytes_written_max. */
-static void raise_peak(struct search *search, const struct start *start,
-		       const struct plan_rates *rates, enum plan_reads reads, double low)
+static void raise_peak(struct plan_seek *seek, const struct start *start,
+		       const struct expected *expected, double low)
 {
-	double high = search->work->keep_all_peak; /* nothing has to be spilled */
+	double high = seek->again->base.keep_all_peak; /* nothing has to be spilled */
 
-	for (unsigned k = 0; k < LIMIT_STEPS; k++) {
-		double middle = (low + high) / 2;
+	for (unsigned k = 0; k <= LIMIT_STEPS; k++) {
+		double limit = k < LIMIT_STEPS ? (low + high) / 2 : high;
 
-		choose_for(search, start, rates, reads, middle);
-		if (writes_too_much(search))
-			low = middle;
+		spill_all(seek, start, expected);
+		drop_all_needless(seek, expected, limit);
+		if (writes_too_much(seek))
+			low = limit;
 		else
-			high = middle;
+			high = limit;
 	}
-	choose_for(search, start, rates, reads, high);
 }
 
-static void greedy(struct search *search, const struct start *start)
+static bool try_trial(struct plan_seek *seek)
 {
-	struct plan_rates rates = rates_of(search, start->shared);
-	enum plan_reads reads =
-		search->goal == GOAL_BUDGET ? PLAN_READS_ON_DEMAND : PLAN_READS_IN_TIME;
-	struct plan_work *work = search->work;
-	struct plan_bounds bounds = bounds_of(search);
+	if (seek->goal == PLAN_GOAL_PEAK)
+		seek->limit = seek->again->base.forecast.peak;
+	return spw_plan__seek_try_spills(seek);
+}
+
+static void greedy(struct plan_seek *seek, const struct start *start)
+{
+	const struct expected expected = expected_of(seek, start->shared);
+	const struct plan_work *work = &seek->again->base;
 	double limit;
 
-	start_from(search, start);
-	spw_plan__forecast_choose(work, &rates, reads, work->trial);
+	spill_all(seek, start, &expected);
 	limit = work->forecast.peak;
-	if (search->goal == GOAL_BUDGET)
-		limit = larger(limit, search->memory);
+	if (seek->goal == PLAN_GOAL_BYTES)
+		limit = larger(limit, seek->limit);
 	/* Among many tensors none is large enough for the rest to lower the peak. */
-	if (work->count > MANY_TENSORS && limit > bounds.peak)
+	if (work->count > MANY_TENSORS && limit > spw_plan__seek_highest(seek))
 		return;
-	order_by_benefit(work, limit);
-	drop_all_needless(search, &rates, reads, limit);
-	if (writes_too_much(search)) {
-		search->best->limited = true;
-		raise_peak(search, start, &rates, reads, limit);
+	drop_all_needless(seek, &expected, limit);
+	if (writes_too_much(seek)) {
+		seek->limited = true;
+		raise_peak(seek, start, &expected, limit);
 	}
 	/* Sharing the drives, and stalls, only delay the release of memory. */
-	if (search->goal == GOAL_FASTEST && work->forecast.peak > bounds.peak)
-		return;
-	if (search->goal == GOAL_BUDGET)
-		(void)consider(search, search->memory);
-	else
-		(void)consider(search, search->work->forecast.peak);
+	if (seek->goal == PLAN_GOAL_BYTES || work->forecast.peak <= seek->best.peak)
+		(void)try_trial(seek);
 }
 
-static void try_starts(struct search *search)
+static void try_starts(struct plan_seek *seek)
 {
-	uint32_t tries = GREEDY_TENSORS_MAX / cost_of(search->work);
+	const struct plan_work *work = &seek->again->base;
+	uint32_t tries = GREEDY_TENSORS_MAX / cost_of(work);
 
 	if (tries < SPW_ARRAY_LEN(starts))
 		tries = SPW_ARRAY_LEN(starts);
@@ -413,56 +319,53 @@ static void try_starts(struct search *search)
 		struct start start = start_of(k);
 
 		/* With many tensors hardly a byte too many is written. */
-		if (search->goal == GOAL_BUDGET && search->best->feasible &&
-		    search->work->count > MANY_TENSORS)
+		if (seek->goal == PLAN_GOAL_BYTES && seek->fits && work->count > MANY_TENSORS)
 			return;
-		greedy(search, &start);
+		greedy(seek, &start);
 	}
 }
 
 /* ---- Small changes ---- */
 
-static bool try_flipped(struct search *search, unsigned flips)
-{
-	struct plan_work *work = search->work;
-
-	memcpy(work->trial, search->best->spill, work->count);
-	for (unsigned k = 0; k < flips; k++)
-		work->trial[search->flipped[k]] ^= 1;
-	return consider_trial(search);
-}
-
 /* Flip each set of @flips tensors that contains the first @chosen. Return: is one better? */
-static bool try_flips(struct search *search, unsigned chosen, unsigned flips)
+static bool try_flips(struct plan_seek *seek, unsigned chosen, unsigned flips)
 {
-	const struct plan_work *work = search->work;
-	uint32_t i = chosen > 0 ? search->flipped[chosen - 1] + 1 : 0;
+	struct plan_work *work = &seek->again->base;
+	uint32_t i = chosen > 0 ? seek->flipped[chosen - 1] + 1 : 0;
 
 	if (chosen == flips) {
-		search->tries_left--;
-		return try_flipped(search, flips);
+		const struct expected alone = expected_of(seek, 0);
+
+		memcpy(seek->spill_trial, seek->spill_best, work->count);
+		for (unsigned k = 0; k < flips; k++)
+			seek->spill_trial[seek->flipped[k]] ^= 1;
+		if (seek->goal == PLAN_GOAL_PEAK)
+			forecast(seek, &alone);
+		return try_trial(seek);
 	}
-	for (; i < work->count && search->tries_left > 0; i++) {
-		search->flipped[chosen] = i;
-		if (work->eligible[i] && try_flips(search, chosen + 1, flips))
+	for (; i < work->count && seek->tries_left > 0; i++) {
+		seek->flipped[chosen] = i;
+		if (work->eligible[i] && try_flips(seek, chosen + 1, flips))
 			return true;
 	}
 	return false;
 }
 
-static void improve(struct search *search)
+static void improve(struct plan_seek *seek)
 {
-	search->tries_left = TRIES_MAX / cost_of(search->work);
-	if (search->work->count > search->tries_left)
+	const struct plan_work *work = &seek->again->base;
+
+	seek->tries_left = TRIES_MAX / cost_of(work);
+	if (work->count > seek->tries_left)
 		return; /* not even one round */
-	for (unsigned flips = 1; flips <= FLIPS_MAX && search->tries_left > 0;)
-		flips = try_flips(search, 0, flips) ? 1 : flips + 1;
+	for (unsigned flips = 1; flips <= PLAN_FLIPS_MAX && seek->tries_left > 0;)
+		flips = try_flips(seek, 0, flips) ? 1 : flips + 1;
 }
 
 /* With few tensors every choice is tried before a budget is called impossible. */
-static void try_all(struct search *search)
+static void try_all(struct plan_seek *seek)
 {
-	const struct plan_work *work = search->work;
+	const struct plan_work *work = &seek->again->base;
 	uint32_t eligible[ALL_TENSORS_MAX], count = 0;
 
 	for (uint32_t i = 0; i < work->count; i++) {
@@ -474,114 +377,51 @@ static void try_all(struct search *search)
 	}
 	if ((uint64_t)cost_of(work) << count > ALL_WORK_MAX)
 		return;
-	for (uint32_t set = 0; set < 1u << count && !search->best->feasible; set++) {
-		memset(work->trial, 0, work->count);
+	for (uint32_t set = 0; set < 1u << count && !seek->fits; set++) {
+		memset(seek->spill_trial, 0, work->count);
 		for (uint32_t k = 0; k < count; k++)
-			work->trial[eligible[k]] = set >> k & 1;
-		(void)consider_trial(search);
+			seek->spill_trial[eligible[k]] = set >> k & 1;
+		(void)spw_plan__seek_try_spills(seek);
 	}
 }
-
-/* ---- A cut by position ---- */
-
-struct scope {
-	uint64_t bytes;
-	uint64_t begin_ns;
-};
-
-/* The first scope kept: the first that the drives could not keep up with. */
-static uint32_t position_of_cut(const struct plan_work *work, const struct spw_plan_step *step,
-				double bandwidth)
-{
-	double before = 0; /* bytes of the scopes before */
-
-	for (uint32_t k = 0; k < work->count;) {
-		uint32_t number = step->tensors[work->order[k]].scope;
-		struct scope scope = {.begin_ns = UINT64_MAX};
-		double seconds;
-
-		for (; k < work->count && step->tensors[work->order[k]].scope == number; k++) {
-			const struct spw_plan_tensor *tensor = &step->tensors[work->order[k]];
-
-			scope.bytes += work->eligible[work->order[k]] ? tensor->bytes : 0;
-			if (tensor->pack_ns < scope.begin_ns)
-				scope.begin_ns = tensor->pack_ns;
-		}
-		/* V = bytes before + 2 x bytes of the scope; T = 3 x forward - 2 x before */
-		seconds = (3 * (double)step->forward_ns - 2 * (double)scope.begin_ns) / 1e9;
-		if (before + 2 * (double)scope.bytes > bandwidth * seconds)
-			return number;
-		before += (double)scope.bytes;
-	}
-	return UINT32_MAX;
-}
-
-static void set_by_position(struct plan_work *work, const struct spw_plan_step *step,
-			    const struct spw_plan_drives *drives, uint8_t *spill)
-{
-	uint32_t cut;
-
-	for (uint32_t i = 0; i < work->count; i++) {
-		work->order[i] = i;
-		work->keys[i] = step->tensors[i].scope;
-	}
-	spw_plan__sort(work, work->order);
-	cut = position_of_cut(work, step, (double)drives->write_bytes_per_second);
-	for (uint32_t i = 0; i < work->count; i++)
-		spill[i] = work->eligible[i] && step->tensors[i].scope < cut;
-}
-
-/* ---- The modes ---- */
 
 /*
- * The budget cannot be met, so it becomes the lowest peak found. That was found with reads as late
- * as their use; within the memory that it takes anyway they may be earlier.
+ * The starts are greedy: on a rare step a cut by position has a lower peak. SSDTrain's rule: what
+ * is saved first is spilled, as far as drives keep up.
  */
-static void nearest_budget(const struct search *search)
+static void try_cut(struct plan_seek *seek)
 {
-	struct plan_found *found = search->best;
-	struct plan_outcome outcome;
+	const struct plan_work *work = &seek->again->base;
+	const struct expected alone = expected_of(seek, 0);
+	double before = 0, forward_ns = (double)seek->again->step->forward_ns;
 
-	spw_plan__again_simulate(search->again, found->spill, found->outcome.peak, NULL, NULL,
-				 &outcome);
-	if (outcome.peak > found->outcome.peak || outcome.forever ||
-	    outcome.written > search->written_max)
+	memset(seek->spill_trial, 0, work->count);
+	for (uint32_t k = 0; k < work->count; k++) {
+		uint32_t i = work->by_pack[k];
+		double ns = 3 * forward_ns - 2 * work->pack_ns[i];
+
+		if (before + 2 * work->bytes[i] > work->alone.write * ns)
+			break;
+		before += work->bytes[i];
+		seek->spill_trial[i] = work->eligible[i];
+	}
+	forecast(seek, &alone);
+	if (try_trial(seek))
 		return;
-	found->memory = found->outcome.peak;
-	found->outcome = outcome;
+	seek->limit = work->keep_all_peak;
+	(void)spw_plan__seek_try_spills(seek);
 }
 
-void spw_plan__choose(struct plan_again *again, const struct spw_plan_drives *drives,
-		      const struct spw_plan_opts *opts, struct plan_found *found)
+void spw_plan__choose(struct plan_seek *seek)
 {
-	struct plan_work *work = &again->base;
-	struct search search = {.again = again,
-				.work = work,
-				.goal = opts->mode == SPW_PLAN_BUDGET ? GOAL_BUDGET : GOAL_FASTEST,
-				.memory = (double)opts->memory_bytes,
-				.written_max = opts->bytes_written_max > 0
-						       ? (double)opts->bytes_written_max
-						       : INFINITY,
-				.best = found};
-
-	*found = (struct plan_found){.spill = work->spill,
-				     .outcome.peak = work->keep_all_peak,
-				     .memory = work->keep_all_peak,
-				     .feasible = search.goal == GOAL_FASTEST ||
-						 work->keep_all_peak <= search.memory};
-	if (search.goal == GOAL_BUDGET && found->feasible)
+	if (seek->goal == PLAN_GOAL_BYTES && seek->fits)
 		return; /* nothing has to be spilled */
-	try_starts(&search);
-	improve(&search);
-	if (search.goal == GOAL_FASTEST) {
-		/* The search is greedy: on a rare step a cut by position has a lower peak. */
-		set_by_position(work, again->step, drives, work->trial);
-		if (!consider_trial(&search))
-			(void)consider(&search, work->keep_all_peak);
-	} else if (!found->feasible) {
-		try_all(&search);
-		improve(&search);
-		if (!found->feasible)
-			nearest_budget(&search);
-	}
+	try_starts(seek);
+	improve(seek);
+	if (seek->goal == PLAN_GOAL_PEAK)
+		try_cut(seek);
+	if (seek->fits)
+		return;
+	try_all(seek);
+	improve(seek);
 }

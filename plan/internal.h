@@ -210,13 +210,14 @@ struct plan_again {
 	double again_ns;       /* added by recomputing */
 	/* by scope: its tensors, in the order of packing, from members[first[s]] on */
 	uint32_t *members, *first;
-	uint8_t *may;     /* by scope: recomputing it discards something */
-	uint8_t *giving;  /* by tensor: discarded if its scope is recomputed */
-	uint8_t *stays;   /* by tensor: the input of a scope that is recomputed */
-	uint8_t *again;   /* by scope: recomputed, as set */
-	uint8_t *done;    /* scratch by scope: has been recomputed */
-	uint32_t *needed; /* scratch by tensor: scopes still to be recomputed from it */
-	uint8_t *gone;    /* scratch by tensor: released */
+	uint8_t *may;       /* by scope: recomputing it discards something */
+	uint8_t *giving;    /* by tensor: discarded if its scope is recomputed */
+	uint8_t *stays;     /* by tensor: the input of a scope that is recomputed */
+	uint8_t *can_spill; /* by tensor: eligible, and not discarded, as set */
+	uint8_t *again;     /* by scope: recomputed, as set */
+	uint8_t *done;      /* scratch by scope: has been recomputed */
+	uint32_t *needed;   /* scratch by tensor: scopes still to be recomputed from it */
+	uint8_t *gone;      /* scratch by tensor: released */
 	size_t events_max;
 	void *memory;
 };
@@ -240,45 +241,42 @@ void spw_plan__again_simulate(struct plan_again *again, const uint8_t *spill, do
 			      const struct plan_bounds *bounds, struct plan_profile *profile,
 			      struct plan_outcome *outcome);
 
-/* ---- choose.c ---- */
-
-/* The choices are in work->spill. */
-struct plan_found {
-	uint8_t *spill;
-	double memory; /* limit of prefetches */
-	struct plan_outcome outcome;
-	bool feasible, limited;
-};
-
-void spw_plan__choose(struct plan_again *again, const struct spw_plan_drives *drives,
-		      const struct spw_plan_opts *opts, struct plan_found *found);
-
 /* ---- seek.c ---- */
+
+/* Of two plans, which is better; before all else one that is allowed. */
+enum plan_goal {
+	PLAN_GOAL_STEP,  /* within the limit: the shorter step, then fewer bytes written */
+	PLAN_GOAL_BYTES, /* within the limit: fewer bytes written, then the shorter step */
+	PLAN_GOAL_PEAK,  /* in time: the lower peak, then fewer bytes written */
+};
 
 struct plan_worth {
 	uint64_t key;
 	uint32_t scope;
 };
 
-/*
- * The search for what to recompute and to spill within a memory limit. All arrays are the caller's;
- * best_ns and best.peak are INFINITY before the first try.
- */
+#define PLAN_FLIPS_MAX 3u /* tensors that are changed at a time */
+
+/* The search for what to recompute and to spill. All arrays are the caller's. */
 struct plan_seek {
 	struct plan_again *again;
-	double limit;     /* of memory */
-	double enough_ns; /* a step this short ends the search; 0: search to the end */
+	enum plan_goal goal;
+	double limit; /* of memory; PLAN_GOAL_PEAK: only of prefetches, and each try has its own */
+	/* a step this short is in time, and ends the search for a shorter one; 0: no such */
+	double enough_ns;
 	double written_max;
 	uint32_t tries_left;
 
-	bool fits; /* the best so far */
+	bool fits; /* the best so far is allowed */
 	bool limited;
-	double best_ns; /* of the step */
+	double best_ns;    /* of the step */
+	double best_limit; /* that it was found for */
 	struct plan_outcome best;
 	uint8_t *again_best, *spill_best;
 	uint8_t *again_trial, *spill_trial;
 	uint8_t *again_now, *spill_now; /* the state of the annealing */
 	uint64_t random;                /* with a fixed seed */
+	uint32_t flipped[PLAN_FLIPS_MAX];
 
 	/* scopes in the order of trying; the time of the step with the first k recomputed */
 	uint32_t *order, order_count;
@@ -286,14 +284,32 @@ struct plan_seek {
 	struct plan_worth *worth;
 };
 
-/* Try this; it becomes the best if it is better. */
-void spw_plan__seek_try(struct plan_seek *seek, const uint8_t *scopes, const uint8_t *spill);
+/* Begin, with all kept. */
+void spw_plan__seek_begin(struct plan_seek *seek, enum plan_goal goal, double limit);
 
+/* Begin for a shortest step within @limit, with these. */
+void spw_plan__seek_within(struct plan_seek *seek, double limit, const uint8_t *scopes,
+			   const uint8_t *spill);
+
+/* No plan with a higher peak is better than the best. */
+double spw_plan__seek_highest(const struct plan_seek *seek);
+
+/* Try this; it becomes the best if it is better. Return: whether it is. */
+bool spw_plan__seek_try(struct plan_seek *seek, const uint8_t *scopes, const uint8_t *spill);
+/* The same of seek->spill_trial, with nothing recomputed. */
+bool spw_plan__seek_try_spills(struct plan_seek *seek);
+
+/* The shortest step within the limit. */
 void spw_plan__seek(struct plan_seek *seek, uint32_t tries);
 void spw_plan__seek_refine(struct plan_seek *seek, uint32_t tries);
 
 /* The best must fit, and take no longer than is enough. */
 void spw_plan__seek_spare(struct plan_seek *seek, uint32_t tries);
+
+/* ---- choose.c ---- */
+
+/* The search without recomputing, where compute is not throttled; begun. */
+void spw_plan__choose(struct plan_seek *seek);
 
 /* ---- groups.c ---- */
 

@@ -34,8 +34,7 @@
  *   as late as they can without a stall, the peak is P, and prefetching into M = P neither stalls
  *   nor exceeds P, unless reads and writes share the drives. So P takes one pass.
  *
- * A step with parts that may be recomputed is throttled to its memory limit, and has a search of
- * its own: plan/scopes.c.
+ * It is the search of plan/scopes.c, with nothing to recompute and compute that is not throttled.
  *
  * How it chooses (plan/choose.c)
  *   fastest    Spill everything that leaves memory at all: from the last use to the first, a tensor
@@ -62,49 +61,24 @@
 
 #include "plan/internal.h"
 
-/* The step alone: nothing is recomputed, and compute is not throttled. */
-static int open_step(struct plan_again *again, struct spw_plan_scopes *none,
-		     const struct spw_plan_step *step, const struct spw_plan_drives *drives)
+/* Nothing is recomputed, no wait is worth it, and compute is not throttled. */
+static struct spw_plan_scopes no_scopes(void)
 {
-	int rc;
+	struct spw_plan_scopes none;
 
-	spw_plan_scopes_init(none, sizeof(*none));
-	rc = spw_plan__again_open(again, step, drives, none);
-	again->held.throttled = false;
-	return rc;
+	spw_plan_scopes_init(&none, sizeof(none));
+	none.slack = 0;
+	none.unthrottled = true;
+	return none;
 }
 
 int spw_plan(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
-	     const struct spw_plan_opts *caller, enum spw_plan_choice choices[],
+	     const struct spw_plan_opts *opts, enum spw_plan_choice choices[],
 	     struct spw_plan_result *result)
 {
-	struct spw_plan_result filled = {0};
-	struct plan_found found;
-	struct spw_plan_scopes none;
-	struct spw_plan_opts opts;
-	struct plan_again again;
-	int rc = spw_plan__check_arguments(step, drives, choices, result);
+	const struct spw_plan_scopes none = no_scopes();
 
-	if (!rc)
-		rc = spw_plan__check_opts(caller, &opts);
-	if (!rc)
-		rc = open_step(&again, &none, step, drives);
-	if (rc)
-		return rc;
-	spw_plan__choose(&again, drives, &opts, &found);
-	spw_plan__fill_result(&filled, &again.base, again.compute_ns, &found.outcome, found.spill);
-	filled.feasible = found.feasible;
-	filled.limited = found.limited;
-	filled.memory_bytes = opts.mode == SPW_PLAN_BUDGET && found.feasible
-				      ? opts.memory_bytes
-				      : (uint64_t)found.memory;
-	rc = spw_plan__check_whole();
-	if (rc == 0)
-		spw_plan__set_result(result, &filled);
-	for (uint32_t i = 0; i < step->count && rc == 0; i++)
-		choices[i] = found.spill[i] ? SPW_PLAN_SPILL : SPW_PLAN_KEEP;
-	spw_plan__again_close(&again);
-	return rc;
+	return spw_plan_scopes(step, drives, &none, opts, choices, result);
 }
 
 int spw_plan_simulate(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
@@ -112,30 +86,9 @@ int spw_plan_simulate(const struct spw_plan_step *step, const struct spw_plan_dr
 		      struct spw_plan_point points[], size_t points_max,
 		      struct spw_plan_result *result)
 {
-	struct plan_profile profile = {.points = points, .points_max = points_max};
-	struct spw_plan_result filled = {0};
-	struct plan_outcome outcome;
-	struct spw_plan_scopes none;
-	struct plan_again again;
-	uint8_t *spill;
-	int rc = spw_plan__check_arguments(step, drives, choices, result);
+	const struct spw_plan_record record = {.points = points, .points_max = points_max};
+	const struct spw_plan_scopes none = no_scopes();
 
-	if (!rc)
-		rc = open_step(&again, &none, step, drives);
-	if (rc)
-		return rc;
-	spill = again.base.spill;
-	for (uint32_t i = 0; i < step->count; i++)
-		spill[i] = choices[i] == SPW_PLAN_SPILL;
-	spw_plan__again_simulate(&again, spill, (double)memory_bytes, NULL,
-				 points ? &profile : NULL, &outcome);
-	spw_plan__fill_result(&filled, &again.base, again.compute_ns, &outcome, spill);
-	filled.feasible = outcome.peak <= (double)memory_bytes;
-	filled.memory_bytes = memory_bytes;
-	filled.points = (uint32_t)profile.count;
-	rc = spw_plan__check_whole();
-	if (rc == 0)
-		spw_plan__set_result(result, &filled);
-	spw_plan__again_close(&again);
-	return rc;
+	return spw_plan_scopes_simulate(step, drives, &none, memory_bytes, choices, &record,
+					result);
 }

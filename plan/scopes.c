@@ -2,10 +2,11 @@
 /*
  * plan/scopes.c - one plan for what is kept, spilled, and recomputed
  *
- * budget   The search (plan/seek.c) for the shortest step within the bytes.
- * fastest  The lowest memory limit for which the search finds a step within the slack, by halving:
- *          each search begins with the best of the last, and the first with what spw_plan() finds
- *          without recomputing.
+ * seed      What to spill where nothing is recomputed and compute is not throttled (plan/choose.c).
+ *           Unthrottled, that is the plan.
+ * budget    From there, the search (plan/seek.c) for the shortest step within the bytes.
+ * fastest   From there, the lowest memory limit for which the search finds a step within the slack,
+ *           by halving: each search begins with the best of the last.
  *
  * The search works on groups of tensors (plan/groups.c); its result is tried on the tensors, and
  * refined one tensor at a time.
@@ -76,17 +77,6 @@ static uint32_t tries_of(const struct plan_again *again, uint32_t events)
 	return tries > TRIES_MIN ? tries : TRIES_MIN;
 }
 
-/* Search for another limit: forget the best, but begin from it. */
-static void seek_again(struct plan_seek *seek, double limit, uint8_t *scopes, uint8_t *spill)
-{
-	/* Whole bytes: as the caller is told. */
-	seek->limit = floor(limit);
-	seek->fits = false;
-	seek->best_ns = INFINITY;
-	seek->best.peak = INFINITY;
-	spw_plan__seek_try(seek, scopes, spill);
-}
-
 /* ---- Planning ---- */
 
 /* A plan, and the limit that it was found for. */
@@ -114,7 +104,7 @@ static void keep_best(struct best *best, const struct plan_seek *seek)
 	(void)PLAN_HOLDS(seek->best_ns < INFINITY);
 	memcpy(best->again, seek->again_best, seek->again->scopes->count);
 	memcpy(best->spill, seek->spill_best, seek->again->step->count);
-	best->limit = seek->limit;
+	best->limit = seek->best_limit;
 	best->ns = seek->best_ns;
 	best->outcome = seek->best;
 	best->fits = seek->fits;
@@ -131,38 +121,60 @@ static void spill_members(struct planning *planning, const uint8_t *groups, uint
 		spill[i] = groups[planning->groups.group_of[i]];
 }
 
-/* What spw_plan() finds. */
-static void try_without_again(struct planning *planning)
+/* The best without recomputing where compute is not throttled. */
+static void choose_spills(struct planning *planning, double slack)
 {
 	struct plan_again *again = &planning->again;
-	uint8_t *none = planning->best.again;
-	struct plan_found found;
+	struct plan_seek *seek = &planning->seek;
 
 	again->held.throttled = false;
-	spw_plan__choose(again, planning->drives, planning->opts, &found);
-	again->held.throttled = true;
-	memset(none, 0, again->scopes->count);
-	planning->seek.limited |= found.limited;
-	if (planning->opts->mode == SPW_PLAN_FASTEST)
-		seek_again(&planning->seek, found.memory, none, found.spill);
-	else
-		spw_plan__seek_try(&planning->seek, none, found.spill);
+	if (planning->opts->mode == SPW_PLAN_BUDGET) {
+		spw_plan__seek_begin(seek, PLAN_GOAL_BYTES, (double)planning->opts->memory_bytes);
+	} else {
+		seek->enough_ns = again->compute_ns * (1 + slack);
+		spw_plan__seek_begin(seek, PLAN_GOAL_PEAK, again->base.keep_all_peak);
+	}
+	spw_plan__choose(seek);
+	again->held.throttled = !again->scopes->unthrottled;
+	keep_best(&planning->best, seek);
+}
+
+static void plan_unthrottled(struct planning *planning)
+{
+	struct plan_seek *seek = &planning->seek;
+	struct best *best = &planning->best;
+
+	choose_spills(planning, planning->again.scopes->slack);
+	if (best->fits)
+		return;
+	/*
+	 * The budget becomes the lowest peak found. That was found with reads as late as their use;
+	 * within the memory that it takes anyway they may be earlier.
+	 */
+	seek->limit = best->outcome.peak;
+	if (spw_plan__seek_try(seek, best->again, best->spill))
+		keep_best(best, seek);
+	best->fits = false;
 }
 
 static void plan_budget(struct planning *planning)
 {
 	struct plan_seek *seek = &planning->seek, *few = &planning->few;
+	struct best *best = &planning->best;
 
-	seek->limit = few->limit = (double)planning->opts->memory_bytes;
-	try_without_again(planning);
+	choose_spills(planning, 0);
+	if (planning->again.base.keep_all_peak <= seek->limit)
+		return; /* and nothing takes less time */
+	few->limit = seek->limit;
+	spw_plan__seek_within(seek, seek->limit, best->again, best->spill);
 	spw_plan__seek(few, tries_of(&planning->few_again, SEARCH_EVENTS));
-	spill_members(planning, few->spill_best, planning->best.spill);
-	spw_plan__seek_try(seek, few->again_best, planning->best.spill);
+	spill_members(planning, few->spill_best, planning->spill);
+	(void)spw_plan__seek_try(seek, few->again_best, planning->spill);
 	spw_plan__seek_refine(seek, tries_of(&planning->again, REFINE_EVENTS));
 	seek->enough_ns = seek->best_ns;
 	if (seek->fits)
 		spw_plan__seek_spare(seek, tries_of(&planning->again, SPARE_EVENTS));
-	keep_best(&planning->best, seek);
+	keep_best(best, seek);
 }
 
 /* The lowest limit for which a plan of the groups is in time. */
@@ -176,7 +188,7 @@ static void halve_limit(struct planning *planning)
 	for (unsigned k = 0; k < HALVINGS; k++) {
 		double middle = (low + high) / 2;
 
-		seek_again(few, middle, best->again, best->spill);
+		spw_plan__seek_within(few, middle, best->again, best->spill);
 		spw_plan__seek(few, tries);
 		if (in_time(planning, few)) {
 			keep_best(best, few);
@@ -197,8 +209,8 @@ static void try_groups(struct planning *planning)
 
 	spill_members(planning, planning->few_best.spill, spill);
 	for (unsigned k = 0; k < GROUP_STEPS; k++) {
-		seek_again(seek, low + (high - low) * k / GROUP_STEPS, planning->few_best.again,
-			   spill);
+		spw_plan__seek_within(seek, low + (high - low) * k / GROUP_STEPS,
+				      planning->few_best.again, spill);
 		if (in_time(planning, seek)) {
 			keep_best(&planning->best, seek);
 			return;
@@ -215,7 +227,8 @@ static void lower_limit(struct planning *planning)
 	uint32_t tries = tries_of(&planning->again, REFINE_EVENTS) / (uint32_t)SPW_ARRAY_LEN(steps);
 
 	for (unsigned k = 0; k < SPW_ARRAY_LEN(steps);) {
-		seek_again(seek, best->outcome.peak * (1 - steps[k]), best->again, best->spill);
+		spw_plan__seek_within(seek, best->outcome.peak * (1 - steps[k]), best->again,
+				      best->spill);
 		if (!in_time(planning, seek))
 			spw_plan__seek_refine(seek, tries);
 		if (in_time(planning, seek) && seek->best.peak < best->outcome.peak)
@@ -223,7 +236,7 @@ static void lower_limit(struct planning *planning)
 		else
 			k++;
 	}
-	seek_again(seek, best->limit, best->again, best->spill);
+	spw_plan__seek_within(seek, best->limit, best->again, best->spill);
 	if (!in_time(planning, seek))
 		return; /* by rounding */
 	spw_plan__seek_spare(seek, tries_of(&planning->again, SPARE_EVENTS));
@@ -235,14 +248,13 @@ static void plan_fastest(struct planning *planning)
 	struct plan_seek *seek = &planning->seek;
 	struct best *best = &planning->best, *few_best = &planning->few_best;
 
+	choose_spills(planning, 0);
 	planning->longest_ns = planning->again.compute_ns * (1 + planning->again.scopes->slack);
 	seek->enough_ns = planning->few.enough_ns = planning->longest_ns;
-	/* Keeping all is always in time. */
-	seek_again(seek, planning->again.base.keep_all_peak, best->again, best->spill);
+	spw_plan__seek_within(seek, best->limit, best->again, best->spill);
+	if (!in_time(planning, seek)) /* as keeping all always is */
+		spw_plan__seek_begin(seek, PLAN_GOAL_STEP, planning->again.base.keep_all_peak);
 	keep_best(best, seek);
-	try_without_again(planning);
-	if (in_time(planning, seek))
-		keep_best(best, seek);
 	few_best->limit = best->limit;
 	halve_limit(planning);
 	if (few_best->limit < best->limit)
@@ -261,6 +273,17 @@ static void close_planning(struct planning *planning)
 		spw_plan__again_close(&planning->few_again);
 	spw_plan__groups_close(&planning->groups);
 	spw_plan__again_close(&planning->again);
+}
+
+static int open_few(struct planning *planning)
+{
+	struct plan_groups *groups = &planning->groups;
+	int rc = spw_plan__groups_open(groups, &planning->again, GROUPS);
+
+	if (!rc)
+		rc = spw_plan__again_open(&planning->few_again, &groups->step, planning->drives,
+					  &groups->scopes);
+	return rc ? rc : seek_open(&planning->few, &planning->few_again, &planning->few_memory);
 }
 
 static int open_planning(struct planning *planning, const struct spw_plan_step *step,
@@ -283,14 +306,9 @@ static int open_planning(struct planning *planning, const struct spw_plan_step *
 	if (!planning->memory)
 		rc = spw_error(-ENOMEM, "plan: no memory for %u tensors", step->count);
 	if (!rc)
-		rc = spw_plan__groups_open(&planning->groups, &planning->again, GROUPS);
-	if (!rc)
-		rc = spw_plan__again_open(&planning->few_again, &planning->groups.step,
-					  planning->drives, &planning->groups.scopes);
-	if (!rc)
 		rc = seek_open(&planning->seek, &planning->again, &planning->seek_memory);
-	if (!rc)
-		rc = seek_open(&planning->few, &planning->few_again, &planning->few_memory);
+	if (!rc && !scopes->unthrottled)
+		rc = open_few(planning);
 	planning->seek.written_max = planning->few.written_max = written_max;
 	if (rc)
 		close_planning(planning);
@@ -310,9 +328,12 @@ static void set_choices(struct planning *planning, enum spw_plan_choice choices[
 	const struct best *best = &planning->best;
 	struct plan_outcome outcome;
 
-	spw_plan__again_set(again, best->again);
-	spw_plan__again_simulate(again, best->spill, best->limit, NULL, NULL, &outcome);
-	(void)PLAN_HOLDS(is_same(&outcome, &best->outcome));
+	/* Where only spills are chosen, this would be a good part of the work. */
+	if (!again->scopes->unthrottled) {
+		spw_plan__again_set(again, best->again);
+		spw_plan__again_simulate(again, best->spill, best->limit, NULL, NULL, &outcome);
+		(void)PLAN_HOLDS(is_same(&outcome, &best->outcome));
+	}
 	spw_plan__fill_result(filled, &again->base, again->compute_ns + again->again_ns,
 			      &best->outcome, best->spill);
 	for (uint32_t i = 0; i < again->step->count; i++) {
@@ -356,7 +377,9 @@ int spw_plan_scopes(const struct spw_plan_step *step, const struct spw_plan_driv
 		rc = open_planning(&planning, step, &scopes);
 	if (rc)
 		return rc;
-	if (opts.mode == SPW_PLAN_BUDGET)
+	if (scopes.unthrottled)
+		plan_unthrottled(&planning);
+	else if (opts.mode == SPW_PLAN_BUDGET)
 		plan_budget(&planning);
 	else
 		plan_fastest(&planning);
@@ -365,7 +388,9 @@ int spw_plan_scopes(const struct spw_plan_step *step, const struct spw_plan_driv
 	filled.limited = planning.seek.limited || planning.few.limited;
 	/* A budget as given: the largest are not exact in a double. */
 	filled.memory_bytes =
-		opts.mode == SPW_PLAN_BUDGET ? opts.memory_bytes : (uint64_t)planning.best.limit;
+		opts.mode == SPW_PLAN_BUDGET && (filled.feasible || !scopes.unthrottled)
+			? opts.memory_bytes
+			: (uint64_t)planning.best.limit;
 	rc = spw_plan__check_whole();
 	if (rc == 0)
 		spw_plan__set_result(result, &filled);

@@ -11,7 +11,7 @@
  *         that is better and tries are left.
  * Anneal  Leaves a local optimum, where many tries are left.
  *
- * A plan is better if it fits the limit, then if it takes less time, then if it writes less.
+ * Which of two plans is better depends on the goal; enum plan_goal.
  */
 #include "plan/internal.h"
 
@@ -34,6 +34,7 @@
 enum tried {
 	TRIED_BETTER,
 	TRIED_SLOWER,
+	TRIED_NEARER, /* better than the best, but too large as well */
 	TRIED_TOO_LARGE,
 };
 
@@ -49,58 +50,72 @@ static bool goes_on(const struct plan_seek *seek)
 	return seek->tries_left > 0 && !enough(seek);
 }
 
+static bool is_within(const struct plan_seek *seek, const struct plan_outcome *outcome)
+{
+	return outcome->peak <= seek->limit + PLAN_TOLERANCE_BYTES;
+}
+
+double spw_plan__seek_highest(const struct plan_seek *seek)
+{
+	bool within = seek->fits && seek->goal != PLAN_GOAL_PEAK;
+
+	return within ? seek->limit + PLAN_TOLERANCE_BYTES : seek->best.peak;
+}
+
+/* Beyond which nothing can be better than the best. */
 static struct plan_bounds bounds_of(const struct plan_seek *seek, double least_ns)
 {
-	struct plan_bounds bounds = {
-		.peak = seek->best.peak, .written = seek->written_max, .stall_ns = INFINITY};
+	struct plan_bounds bounds = {.peak = spw_plan__seek_highest(seek),
+				     .written = seek->written_max,
+				     .stall_ns = INFINITY};
 
-	if (seek->fits) {
-		bounds.peak = seek->limit + PLAN_TOLERANCE_BYTES;
+	if (seek->goal == PLAN_GOAL_PEAK)
+		bounds.stall_ns = seek->enough_ns - least_ns + PLAN_TOLERANCE_NS;
+	else if (seek->goal == PLAN_GOAL_STEP && seek->fits)
 		bounds.stall_ns = seek->best_ns - least_ns + 2 * PLAN_TOLERANCE_NS;
-	}
+	else if (seek->fits)
+		bounds.written = fmin(bounds.written, seek->best.written);
 	return bounds;
 }
 
 static bool is_better(const struct plan_seek *seek, const struct plan_outcome *outcome, bool fits,
 		      double ns)
 {
+	const struct plan_outcome *best = &seek->best;
+
 	if (fits != seek->fits)
 		return fits;
-	if (!fits)
-		return outcome->peak < seek->best.peak;
-	if (fabs(ns - seek->best_ns) > PLAN_TOLERANCE_NS)
+	if ((!fits || seek->goal == PLAN_GOAL_PEAK) && outcome->peak != best->peak)
+		return outcome->peak < best->peak;
+	if (fits && seek->goal == PLAN_GOAL_STEP && fabs(ns - seek->best_ns) > PLAN_TOLERANCE_NS)
 		return ns < seek->best_ns;
-	return outcome->written < seek->best.written;
+	if (outcome->written != best->written)
+		return outcome->written < best->written;
+	return ns < seek->best_ns - PLAN_TOLERANCE_NS;
 }
 
 /* Drop from the trial what cannot be. Return: the time of the step without any wait. */
 static double set_trial(struct plan_seek *seek)
 {
 	struct plan_again *again = seek->again;
+	/* In locals: to the compiler, a store to a byte array may alias anything. */
+	uint8_t *spill = seek->spill_trial;
+	const uint8_t *can_spill = again->can_spill;
+	uint32_t count = again->step->count;
 
 	if (memcmp(seek->again_trial, again->again, again->scopes->count) != 0)
 		spw_plan__again_set(again, seek->again_trial);
-	for (uint32_t i = 0; i < again->step->count; i++)
-		seek->spill_trial[i] &= again->base.eligible[i] && !spw_plan__again_gives(again, i);
+	for (uint32_t i = 0; i < count; i++)
+		spill[i] &= can_spill[i];
 	return again->compute_ns + again->again_ns;
-}
-
-/* What is spilled can be, and is not discarded. */
-static bool is_possible(const struct plan_seek *seek, const uint8_t *spill)
-{
-	for (uint32_t i = 0; i < seek->again->step->count; i++)
-		if (spill[i] &&
-		    (!seek->again->base.eligible[i] || spw_plan__again_gives(seek->again, i)))
-			return false;
-	return true;
 }
 
 static void take_trial(struct plan_seek *seek, const struct plan_outcome *outcome, double ns)
 {
 	(void)PLAN_HOLDS(!outcome->abandoned && !outcome->forever && ns >= seek->again->compute_ns);
-	(void)PLAN_HOLDS(outcome->written <= seek->written_max &&
-			 is_possible(seek, seek->spill_trial));
+	(void)PLAN_HOLDS(outcome->written <= seek->written_max);
 	seek->best_ns = ns;
+	seek->best_limit = seek->limit;
 	seek->best = *outcome;
 	memcpy(seek->again_best, seek->again_trial, seek->again->scopes->count);
 	memcpy(seek->spill_best, seek->spill_trial, seek->again->step->count);
@@ -109,13 +124,11 @@ static void take_trial(struct plan_seek *seek, const struct plan_outcome *outcom
 /* Return: whether it is better than the best, which it becomes. */
 static bool accept(struct plan_seek *seek, const struct plan_outcome *outcome, double ns)
 {
-	bool fits = outcome->peak <= seek->limit + PLAN_TOLERANCE_BYTES;
+	bool fits = seek->goal == PLAN_GOAL_PEAK ? ns < seek->enough_ns + PLAN_TOLERANCE_NS
+						 : is_within(seek, outcome);
 
-	if (outcome->abandoned || outcome->forever) {
-		seek->limited |= outcome->written > seek->written_max;
-		return false;
-	}
-	if (!is_better(seek, outcome, fits, ns))
+	seek->limited |= outcome->written > seek->written_max;
+	if (outcome->abandoned || outcome->forever || !is_better(seek, outcome, fits, ns))
 		return false;
 	(void)PLAN_HOLDS(fits || !seek->fits);
 	take_trial(seek, outcome, ns);
@@ -134,16 +147,58 @@ static enum tried try(struct plan_seek *seek)
 	seek->tries_left -= seek->tries_left > 0;
 	spw_plan__again_simulate(seek->again, seek->spill_trial, seek->limit, &bounds, NULL,
 				 &outcome);
-	if (accept(seek, &outcome, least_ns + outcome.stall_ns) && seek->fits)
-		return TRIED_BETTER;
-	return outcome.peak <= seek->limit + PLAN_TOLERANCE_BYTES ? TRIED_SLOWER : TRIED_TOO_LARGE;
+	if (accept(seek, &outcome, least_ns + outcome.stall_ns))
+		return seek->fits ? TRIED_BETTER : TRIED_NEARER;
+	return is_within(seek, &outcome) ? TRIED_SLOWER : TRIED_TOO_LARGE;
 }
 
-void spw_plan__seek_try(struct plan_seek *seek, const uint8_t *scopes, const uint8_t *spill)
+static bool is_too_large(enum tried tried)
 {
+	return tried == TRIED_NEARER || tried == TRIED_TOO_LARGE;
+}
+
+bool spw_plan__seek_try(struct plan_seek *seek, const uint8_t *scopes, const uint8_t *spill)
+{
+	enum tried tried;
+
 	memcpy(seek->again_trial, scopes, seek->again->scopes->count);
 	memcpy(seek->spill_trial, spill, seek->again->step->count);
-	(void)try(seek);
+	tried = try(seek);
+	return tried == TRIED_BETTER || tried == TRIED_NEARER;
+}
+
+bool spw_plan__seek_try_spills(struct plan_seek *seek)
+{
+	enum tried tried;
+
+	memset(seek->again_trial, 0, seek->again->scopes->count);
+	tried = try(seek);
+	return tried == TRIED_BETTER || tried == TRIED_NEARER;
+}
+
+void spw_plan__seek_begin(struct plan_seek *seek, enum plan_goal goal, double limit)
+{
+	const struct plan_again *again = seek->again;
+
+	seek->goal = goal;
+	seek->limit = seek->best_limit = limit;
+	seek->best_ns = again->compute_ns;
+	seek->best = (struct plan_outcome){.peak = again->base.keep_all_peak};
+	seek->fits = goal == PLAN_GOAL_PEAK || is_within(seek, &seek->best);
+	memset(seek->again_best, 0, again->scopes->count);
+	memset(seek->spill_best, 0, again->step->count);
+}
+
+void spw_plan__seek_within(struct plan_seek *seek, double limit, const uint8_t *scopes,
+			   const uint8_t *spill)
+{
+	seek->goal = PLAN_GOAL_STEP;
+	/* Whole bytes: as the caller is told. */
+	seek->limit = floor(limit);
+	seek->fits = false;
+	seek->best_ns = INFINITY;
+	seek->best = (struct plan_outcome){.peak = INFINITY};
+	(void)spw_plan__seek_try(seek, scopes, spill);
 }
 
 /* ---- Scan ---- */
@@ -170,9 +225,9 @@ static void try_prefixes(struct plan_seek *seek)
 			seek->spill_trial[base->by_pack[k]] = can_be_away(base, base->by_pack[k]);
 		tried = try(seek);
 		/* No more can be spilled, or nothing at all. */
-		if (middle == base->count && (tried == TRIED_TOO_LARGE || base->alone.write <= 0))
+		if (middle == base->count && (is_too_large(tried) || base->alone.write <= 0))
 			return;
-		if (tried == TRIED_TOO_LARGE)
+		if (is_too_large(tried))
 			low = middle;
 		else
 			high = middle;

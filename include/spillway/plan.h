@@ -237,8 +237,9 @@ struct spw_plan_scopes {
 	 */
 	const uint64_t *hold_until_ns;
 	/*
-	 * spw_plan_scopes_simulate() only: compute never waits for room, as in spw_plan_simulate();
-	 * prefetches alone are held to the limit
+	 * compute never waits for room, as in spw_plan(); prefetches alone are held to the limit.
+	 * spw_plan_scopes() then recomputes nothing, and meets a budget with the fewest bytes
+	 * written
 	 */
 	bool unthrottled;
 };
@@ -292,10 +293,10 @@ SPW_EXPORT void spw_plan_scopes_init(struct spw_plan_scopes *scopes, size_t size
  * @choices:  step->count of them, set on success
  * @result:   what the plan leads to; its size field must be set
  *
- * Unlike in spw_plan(), compute is throttled: it waits before it saves what would exceed
- * result->memory_bytes, as long as something is leaving memory. Thus a budget is met for which the
- * drives are too slow, and a forward pass that is faster than planned keeps to the plan
- * (hold_until_ns).
+ * Unlike in spw_plan(), compute is throttled, unless @scopes says otherwise: it waits before it
+ * saves what would exceed result->memory_bytes, as long as something is leaving memory. Thus a
+ * budget is met for which the drives are too slow, and a forward pass that is faster than planned
+ * keeps to the plan (hold_until_ns).
  *
  * If nothing may be recomputed and the drives have no other traffic, the peak of SPW_PLAN_FASTEST
  * is at most that of spw_plan().

@@ -12,7 +12,9 @@ import re
 import sys
 from pathlib import Path
 
-from rounds import results
+sys.path.append(str(Path(__file__).resolve().parents[2] / "python/spillway/bench"))
+
+import results  # noqa: E402
 
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
 

@@ -16,10 +16,11 @@ import os
 import sys
 from pathlib import Path
 
-from rig import Rig, call
-from rounds import results
-
 ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "python/spillway/bench"))
+
+import results  # noqa: E402
+from rig import Rig, call  # noqa: E402
 
 SPILL_ALL = 4e9
 BANDWIDTHS = [8, 6, 4, 3, 2, 1.5, 1, 0.75, 0.5, 0.25]

@@ -5,7 +5,8 @@ import sys
 
 import torch
 
-from offloading import Layers, equal, gradients_of, left_in, offload_each
+import spillway.torch
+from offloading import Layers, equal, gradients_of, left_in
 
 
 class Interrupt:
@@ -45,7 +46,8 @@ def step(model, off, interrupt=None):
 def test_a_context_is_entered_or_left_or_nothing(store):
     torch.manual_seed(1)
     model = Layers(2, 64)
-    off = offload_each(store, model, exclude=[model.layers[1]])
+    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1),
+                                 exclude=[model.layers[1]])
     expected = step(model, off)
     interrupts, half = 0, 0
     while True:

@@ -621,6 +621,44 @@ CASE(unthrottled)
 	}
 }
 
+/* The plan of one that is not throttled is that of a step without scopes, and says what it does. */
+CASE(plans_of_unthrottled_compute)
+{
+	uint64_t random = seed;
+
+	for (unsigned k = 0; k < 60; k++) {
+		struct spw_plan_result planned, without = {.size = sizeof(without)};
+		enum spw_plan_mode mode = k & 1 ? SPW_PLAN_BUDGET : SPW_PLAN_FASTEST;
+		enum spw_plan_choice choices[TENSORS_MAX];
+		uint64_t spilled = 0, marked = 0;
+
+		random_world(&random, (uint32_t)between(&random, 1, SCOPES_MAX));
+		world.scopes.unthrottled = true;
+		world.scopes.slack = 0;
+		world.opts.bytes_written_max = k % 3 ? 0 : between(&random, 1, 600) * MIB;
+		plan(mode, between(&random, 50, 800) * MIB);
+		planned = world.result;
+		for (uint32_t i = 0; i < world.step.count; i++) {
+			assert_true(world.choices[i] != SPW_PLAN_AGAIN);
+			marked += world.choices[i] == SPW_PLAN_SPILL;
+			spilled += world.choices[i] == SPW_PLAN_SPILL ? world.tensors[i].bytes : 0;
+		}
+		assert_int_equal(planned.tensors_spilled, marked);
+		assert_in_range(planned.bytes_written, planned.bytes_read, spilled);
+		if (planned.feasible)
+			assert_in_range(planned.peak_bytes, 0, planned.memory_bytes);
+		assert_true(mode == SPW_PLAN_BUDGET || planned.stall_ns == 0);
+		(void)simulate(planned.memory_bytes);
+		assert_int_equal(world.result.peak_bytes, planned.peak_bytes);
+		assert_int_equal(world.result.wall_ns, planned.wall_ns);
+		assert_int_equal(world.result.bytes_written, planned.bytes_written);
+		check_accounting();
+		assert_ok(spw_plan(&world.step, &world.drives, &world.opts, choices, &without));
+		assert_memory_equal(choices, world.choices, world.step.count * sizeof(choices[0]));
+		assert_memory_equal(&without, &planned, sizeof(planned));
+	}
+}
+
 /* ---- Against all plans ---- */
 
 /* Of each scope: input kept or spilled, rest kept, spilled or recomputed. */
