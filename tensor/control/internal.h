@@ -240,7 +240,7 @@ struct asked {
 	uint32_t flows_count;
 	struct spw_plan_drives drives;
 	struct spw_plan_opts opts;
-	bool by_scopes; /* some can be recomputed, others use the drives, or compute waits */
+	bool unthrottled; /* nothing is recomputed, no others use the drives, compute never waits */
 };
 
 struct control {

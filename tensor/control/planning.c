@@ -10,7 +10,6 @@
 #include "tensor/control/planning.h"
 #include "tensor/control/recompute.h"
 #include "tensor/control/wear.h"
-#include "plan/internal.h"
 
 /*
  * A plan that spills nothing measures nothing. Every PROBE_STEPS steps it spills a tensor that
@@ -106,7 +105,8 @@ static void ask(struct control *control, const struct plan *plan)
 	asked->drives = drives_of(control, plan);
 	asked->opts = plan_opts_of(control, plan);
 	asked->flows_count = spw_control__background_plan(control, asked->flows);
-	asked->by_scopes = asked->flows_count > 0 || spw_control__recompute_may(asked->reference);
+	asked->unthrottled =
+		asked->flows_count == 0 && !spw_control__recompute_may(asked->reference);
 }
 
 void spw_control__planning_ask(struct control *control)
@@ -183,33 +183,29 @@ static int order_uses(const struct asked *asked, const struct spw_plan_step *ste
 	return 0;
 }
 
-static int choose(struct asked *asked, const struct spw_plan_step *step, struct plan *plan)
-{
-	if (asked->by_scopes)
-		return spw_control__recompute_plan(asked, step, plan);
-	return spw_plan(step, &asked->drives, &asked->opts, plan->choices, &plan->result);
-}
-
 /*
- * A budget that drives are too slow for is met by holding compute back, which only plans of scopes
- * know; one that cannot be met otherwise overrules hints. If it cannot be met at all, nothing waits
- * for what would be in vain.
+ * A budget that drives are too slow for is met by throttling compute; one that cannot be met
+ * otherwise overrules hints. If it cannot be met at all, nothing waits for what would be in vain.
  */
 static int choose_first_feasible(struct asked *asked, struct spw_plan_step *step, struct plan *plan)
 {
 	static const struct {
-		bool keep_hints, hold;
-	} ways[] = {{true, false}, {true, true}, {false, true}, {false, false}};
-	bool by_scopes = asked->by_scopes;
+		bool keep_hints, unthrottled;
+	} tries[] = {{true, true}, {true, false}, {false, false}, {false, true}};
+	bool only_spills = asked->unthrottled;
 	int rc = 0;
 
 	plan->result.feasible = false;
-	for (unsigned i = 0; i < SPW_ARRAY_LEN(ways) && rc == 0 && !plan->result.feasible; i++) {
-		if (by_scopes && !ways[i].hold)
+	for (unsigned i = 0; i < SPW_ARRAY_LEN(tries) && rc == 0 && !plan->result.feasible; i++) {
+		struct spw_plan_scopes scopes;
+
+		if (tries[i].unthrottled && !only_spills)
 			continue;
-		asked->by_scopes = ways[i].hold;
-		*step = step_of(asked, ways[i].keep_hints);
-		rc = choose(asked, step, plan);
+		asked->unthrottled = tries[i].unthrottled;
+		*step = step_of(asked, tries[i].keep_hints);
+		scopes = spw_control__recompute_scopes(asked);
+		rc = spw_plan_scopes(step, &asked->drives, &scopes, &asked->opts, plan->choices,
+				     &plan->result);
 	}
 	return rc;
 }
@@ -232,11 +228,14 @@ int spw_control__planning_plan(struct asked *asked, struct plan *plan)
 int spw_control__planning_explain(struct control *control, struct spw_plan_reason reasons[])
 {
 	const struct plan *plan = &control->shape->plan;
+	struct spw_plan_scopes scopes;
 	struct spw_plan_step step;
 
 	ask(control, plan);
 	step = step_of(&control->asked, plan->result.feasible);
-	return spw_control__recompute_explain(&control->asked, &step, plan, reasons);
+	scopes = spw_control__recompute_scopes(&control->asked);
+	return spw_plan_explain(&step, &control->asked.drives, &scopes, plan->result.memory_bytes,
+				plan->choices, reasons);
 }
 
 /* ---- Probes ---- */

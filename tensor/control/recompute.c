@@ -22,7 +22,7 @@ bool spw_control__recompute_may(const struct recording *reference)
 	return false;
 }
 
-static struct spw_plan_scopes scopes_of(struct asked *asked)
+struct spw_plan_scopes spw_control__recompute_scopes(struct asked *asked)
 {
 	const struct recording *reference = asked->reference;
 	struct spw_plan_scopes scopes;
@@ -47,17 +47,8 @@ static struct spw_plan_scopes scopes_of(struct asked *asked)
 		scopes.slack = 0; /* as of plans that only spill */
 	scopes.flows = asked->flows;
 	scopes.flows_count = asked->flows_count;
-	scopes.unthrottled = !asked->by_scopes;
+	scopes.unthrottled = asked->unthrottled;
 	return scopes;
-}
-
-int spw_control__recompute_plan(struct asked *asked, const struct spw_plan_step *step,
-				struct plan *plan)
-{
-	const struct spw_plan_scopes scopes = scopes_of(asked);
-
-	return spw_plan_scopes(step, &asked->drives, &scopes, &asked->opts, plan->choices,
-			       &plan->result);
 }
 
 /* ---- When to read ---- */
@@ -103,7 +94,7 @@ static void time_throttles(struct plan *plan, const struct spw_plan_step *step)
 int spw_control__recompute_schedule(struct asked *asked, const struct spw_plan_step *step,
 				    struct plan *plan)
 {
-	const struct spw_plan_scopes scopes = scopes_of(asked);
+	const struct spw_plan_scopes scopes = spw_control__recompute_scopes(asked);
 	size_t most = (size_t)SPW_PLAN_SPANS_PER_TENSOR * step->count + scopes.count;
 	struct spw_plan_span *spans = calloc(most + 1, sizeof(*spans));
 	const struct spw_plan_record record = {
@@ -129,15 +120,4 @@ int spw_control__recompute_schedule(struct asked *asked, const struct spw_plan_s
 	}
 	free(spans);
 	return rc;
-}
-
-/* ---- Why ---- */
-
-int spw_control__recompute_explain(struct asked *asked, const struct spw_plan_step *step,
-				   const struct plan *plan, struct spw_plan_reason reasons[])
-{
-	const struct spw_plan_scopes scopes = scopes_of(asked);
-
-	return spw_plan_explain(step, &asked->drives, &scopes, plan->result.memory_bytes,
-				plan->choices, reasons);
 }

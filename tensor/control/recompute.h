@@ -11,15 +11,10 @@
 bool spw_control__recompute_scope_may(const struct recorded_scope *scope);
 /* Whether some scope of the reference can. */
 bool spw_control__recompute_may(const struct recording *reference);
-/* As spw_plan(), with all scopes that may be recomputed. */
-int spw_control__recompute_plan(struct asked *asked, const struct spw_plan_step *step,
-				struct plan *plan);
+/* As the planner takes them, in asked->scopes. */
+struct spw_plan_scopes spw_control__recompute_scopes(struct asked *asked);
 /* Schedule the reads of what is spilled. */
 int spw_control__recompute_schedule(struct asked *asked, const struct spw_plan_step *step,
 				    struct plan *plan);
-
-/* Why the plan does what it does, for each scope of the reference. */
-int spw_control__recompute_explain(struct asked *asked, const struct spw_plan_step *step,
-				   const struct plan *plan, struct spw_plan_reason reasons[]);
 
 #endif
