@@ -206,7 +206,7 @@ struct expected {
 
 static struct expected expected_of(const struct plan_seek *seek, double shared)
 {
-	const struct plan_work *work = &seek->again->base;
+	const struct plan_work *work = &seek->recompute->base;
 	struct plan_rates rates = work->alone;
 	double half = work->mixed / 2;
 
@@ -220,7 +220,7 @@ static struct expected expected_of(const struct plan_seek *seek, double shared)
 
 static void forecast(struct plan_seek *seek, const struct expected *expected)
 {
-	spw_plan__forecast_choose(&seek->again->base, &expected->rates, expected->reads,
+	spw_plan__forecast_choose(&seek->recompute->base, &expected->rates, expected->reads,
 				  seek->spill_trial);
 }
 
@@ -228,7 +228,7 @@ static void forecast(struct plan_seek *seek, const struct expected *expected)
 static void spill_all(struct plan_seek *seek, const struct start *start,
 		      const struct expected *expected)
 {
-	const struct plan_work *work = &seek->again->base;
+	const struct plan_work *work = &seek->recompute->base;
 	uint32_t kept = (uint32_t)((double)work->count * start->kept);
 
 	memcpy(seek->spill_trial, work->eligible, work->count);
@@ -240,7 +240,7 @@ static void spill_all(struct plan_seek *seek, const struct start *start,
 /* Keep each tensor of the trial that need not be spilled for @limit, until there is none. */
 static void drop_all_needless(struct plan_seek *seek, const struct expected *expected, double limit)
 {
-	struct plan_work *work = &seek->again->base;
+	struct plan_work *work = &seek->recompute->base;
 	unsigned rounds = work->count > MANY_TENSORS ? 1 : 8;
 
 	order_by_benefit(work, limit);
@@ -250,7 +250,7 @@ static void drop_all_needless(struct plan_seek *seek, const struct expected *exp
 
 static bool writes_too_much(const struct plan_seek *seek)
 {
-	const struct plan_work *work = &seek->again->base;
+	const struct plan_work *work = &seek->recompute->base;
 	double bytes = 0;
 
 	if (isinf(seek->written_max))
@@ -264,7 +264,7 @@ static bool writes_too_much(const struct plan_seek *seek)
 static void raise_peak(struct plan_seek *seek, const struct start *start,
 		       const struct expected *expected, double low)
 {
-	double high = seek->again->base.keep_all_peak; /* nothing has to be spilled */
+	double high = seek->recompute->base.keep_all_peak; /* nothing has to be spilled */
 
 	for (unsigned k = 0; k <= LIMIT_STEPS; k++) {
 		double limit = k < LIMIT_STEPS ? (low + high) / 2 : high;
@@ -281,14 +281,14 @@ static void raise_peak(struct plan_seek *seek, const struct start *start,
 static bool try_trial(struct plan_seek *seek)
 {
 	if (seek->goal == PLAN_GOAL_PEAK)
-		seek->limit = seek->again->base.forecast.peak;
+		seek->limit = seek->recompute->base.forecast.peak;
 	return spw_plan__seek_try_spills(seek);
 }
 
 static void greedy(struct plan_seek *seek, const struct start *start)
 {
 	const struct expected expected = expected_of(seek, start->shared);
-	const struct plan_work *work = &seek->again->base;
+	const struct plan_work *work = &seek->recompute->base;
 	double limit;
 
 	spill_all(seek, start, &expected);
@@ -310,7 +310,7 @@ static void greedy(struct plan_seek *seek, const struct start *start)
 
 static void try_starts(struct plan_seek *seek)
 {
-	const struct plan_work *work = &seek->again->base;
+	const struct plan_work *work = &seek->recompute->base;
 	uint32_t tries = GREEDY_TENSORS_MAX / cost_of(work);
 
 	if (tries < SPW_ARRAY_LEN(starts))
@@ -330,7 +330,7 @@ static void try_starts(struct plan_seek *seek)
 /* Flip each set of @flips tensors that contains the first @chosen. Return: is one better? */
 static bool try_flips(struct plan_seek *seek, unsigned chosen, unsigned flips)
 {
-	struct plan_work *work = &seek->again->base;
+	struct plan_work *work = &seek->recompute->base;
 	uint32_t i = chosen > 0 ? seek->flipped[chosen - 1] + 1 : 0;
 
 	if (chosen == flips) {
@@ -353,7 +353,7 @@ static bool try_flips(struct plan_seek *seek, unsigned chosen, unsigned flips)
 
 static void improve(struct plan_seek *seek)
 {
-	const struct plan_work *work = &seek->again->base;
+	const struct plan_work *work = &seek->recompute->base;
 
 	seek->tries_left = TRIES_MAX / cost_of(work);
 	if (work->count > seek->tries_left)
@@ -365,7 +365,7 @@ static void improve(struct plan_seek *seek)
 /* With few tensors every choice is tried before a budget is called impossible. */
 static void try_all(struct plan_seek *seek)
 {
-	const struct plan_work *work = &seek->again->base;
+	const struct plan_work *work = &seek->recompute->base;
 	uint32_t eligible[ALL_TENSORS_MAX], count = 0;
 
 	for (uint32_t i = 0; i < work->count; i++) {
@@ -391,9 +391,9 @@ static void try_all(struct plan_seek *seek)
  */
 static void try_cut(struct plan_seek *seek)
 {
-	const struct plan_work *work = &seek->again->base;
+	const struct plan_work *work = &seek->recompute->base;
 	const struct expected alone = expected_of(seek, 0);
-	double before = 0, forward_ns = (double)seek->again->step->forward_ns;
+	double before = 0, forward_ns = (double)seek->recompute->step->forward_ns;
 
 	memset(seek->spill_trial, 0, work->count);
 	for (uint32_t k = 0; k < work->count; k++) {

@@ -10,19 +10,19 @@
 #include "util/util.h"
 
 struct explaining {
-	struct plan_again again;
+	struct plan_recompute recompute;
 	uint64_t memory_bytes;
-	uint8_t *planned_again, *planned_spill; /* as planned */
-	uint8_t *scopes, *spill;                /* the alternative */
+	uint8_t *planned_recompute, *planned_spill; /* as planned */
+	uint8_t *scopes, *spill;                    /* the alternative */
 	void *memory;
 };
 
 static int open_explaining(struct explaining *explaining)
 {
-	size_t tensors = (size_t)explaining->again.step->count + 1,
-	       scopes = (size_t)explaining->again.scopes->count + 1;
+	size_t tensors = (size_t)explaining->recompute.step->count + 1,
+	       scopes = (size_t)explaining->recompute.scopes->count + 1;
 	const struct plan_piece pieces[] = {
-		{&explaining->planned_again, scopes},
+		{&explaining->planned_recompute, scopes},
 		{&explaining->planned_spill, tensors},
 		{&explaining->scopes, scopes},
 		{&explaining->spill, tensors},
@@ -31,24 +31,26 @@ static int open_explaining(struct explaining *explaining)
 	explaining->memory = spw_plan__allocate(pieces, SPW_ARRAY_LEN(pieces));
 	if (!explaining->memory)
 		return spw_error(-ENOMEM, "plan: no memory to explain %u scopes",
-				 explaining->again.scopes->count);
-	memcpy(explaining->planned_again, explaining->again.again, scopes - 1);
-	memcpy(explaining->planned_spill, explaining->again.base.spill, tensors - 1);
+				 explaining->recompute.scopes->count);
+	memcpy(explaining->planned_recompute, explaining->recompute.recompute, scopes - 1);
+	memcpy(explaining->planned_spill, explaining->recompute.base.spill, tensors - 1);
 	return 0;
 }
 
 static struct spw_plan_other_way simulated(struct explaining *explaining)
 {
-	struct plan_again *again = &explaining->again;
+	struct plan_recompute *recompute = &explaining->recompute;
 	struct spw_plan_result result = {0};
 	struct plan_outcome outcome;
 
-	spw_plan__again_set(again, explaining->scopes);
-	for (uint32_t i = 0; i < again->step->count; i++)
-		explaining->spill[i] &= again->base.eligible[i] && !spw_plan__again_gives(again, i);
-	spw_plan__again_simulate(again, explaining->spill, (double)explaining->memory_bytes, NULL,
-				 NULL, &outcome);
-	spw_plan__fill_result(&result, &again->base, again->compute_ns + again->again_ns, &outcome,
+	spw_plan__recompute_set(recompute, explaining->scopes);
+	for (uint32_t i = 0; i < recompute->step->count; i++)
+		explaining->spill[i] &=
+			recompute->base.eligible[i] && !spw_plan__recompute_gives(recompute, i);
+	spw_plan__recompute_simulate(recompute, explaining->spill, (double)explaining->memory_bytes,
+				     NULL, NULL, &outcome);
+	spw_plan__fill_result(&result, &recompute->base,
+			      recompute->compute_ns + recompute->again_ns, &outcome,
 			      explaining->spill);
 	return (struct spw_plan_other_way){
 		.possible = true,
@@ -60,15 +62,16 @@ static struct spw_plan_other_way simulated(struct explaining *explaining)
 
 static void as_planned(struct explaining *explaining)
 {
-	memcpy(explaining->scopes, explaining->planned_again, explaining->again.scopes->count);
-	memcpy(explaining->spill, explaining->planned_spill, explaining->again.step->count);
+	memcpy(explaining->scopes, explaining->planned_recompute,
+	       explaining->recompute.scopes->count);
+	memcpy(explaining->spill, explaining->planned_spill, explaining->recompute.step->count);
 }
 
 /* Whether something of @s can be written. */
-static bool can_spill(const struct plan_again *again, uint32_t s)
+static bool can_spill(const struct plan_recompute *recompute, uint32_t s)
 {
-	for (uint32_t k = again->first[s]; k < again->first[s + 1]; k++)
-		if (again->base.eligible[again->members[k]])
+	for (uint32_t k = recompute->first[s]; k < recompute->first[s + 1]; k++)
+		if (recompute->base.eligible[recompute->members[k]])
 			return true;
 	return false;
 }
@@ -76,22 +79,23 @@ static bool can_spill(const struct plan_again *again, uint32_t s)
 static void try_way(struct explaining *explaining, uint32_t s, enum spw_plan_way way,
 		    struct spw_plan_reason *reason)
 {
-	const struct plan_again *again = &explaining->again;
-	bool does_again = way == SPW_PLAN_WAY_AGAIN || way == SPW_PLAN_WAY_AGAIN_SPILLED;
+	const struct plan_recompute *recompute = &explaining->recompute;
+	bool does_recompute = way == SPW_PLAN_WAY_AGAIN || way == SPW_PLAN_WAY_AGAIN_SPILLED;
 	bool spills = way == SPW_PLAN_WAY_SPILL || way == SPW_PLAN_WAY_AGAIN_SPILLED;
 
-	if (does_again && !again->may[s])
+	if (does_recompute && !recompute->may[s])
 		return;
-	if (spills && !(does_again ? again->base.eligible[again->scopes->scopes[s].input]
-				   : can_spill(again, s)))
+	if (spills &&
+	    !(does_recompute ? recompute->base.eligible[recompute->scopes->scopes[s].input]
+			     : can_spill(recompute, s)))
 		return;
 	as_planned(explaining);
 	if (way != reason->way) {
-		explaining->scopes[s] = does_again;
-		for (uint32_t k = again->first[s]; k < again->first[s + 1]; k++)
-			explaining->spill[again->members[k]] = spills;
-		if (does_again)
-			explaining->spill[again->scopes->scopes[s].input] = spills;
+		explaining->scopes[s] = does_recompute;
+		for (uint32_t k = recompute->first[s]; k < recompute->first[s + 1]; k++)
+			explaining->spill[recompute->members[k]] = spills;
+		if (does_recompute)
+			explaining->spill[recompute->scopes->scopes[s].input] = spills;
 	}
 	reason->ways[way] = simulated(explaining);
 }
@@ -108,21 +112,21 @@ static bool is_better(const struct spw_plan_other_way *one, const struct spw_pla
 /* What the plan does with the scope, from its tensors; the step is set as planned. */
 static void set_way(const struct explaining *explaining, uint32_t s, struct spw_plan_reason *reason)
 {
-	const struct plan_again *again = &explaining->again;
+	const struct plan_recompute *recompute = &explaining->recompute;
 
-	for (uint32_t k = again->first[s]; k < again->first[s + 1]; k++) {
-		uint32_t i = again->members[k];
-		uint64_t bytes = again->step->tensors[i].bytes;
+	for (uint32_t k = recompute->first[s]; k < recompute->first[s + 1]; k++) {
+		uint32_t i = recompute->members[k];
+		uint64_t bytes = recompute->step->tensors[i].bytes;
 
-		if (spw_plan__again_gives(again, i))
+		if (spw_plan__recompute_gives(recompute, i))
 			reason->bytes_again += bytes;
 		else if (explaining->planned_spill[i])
 			reason->bytes_spilled += bytes;
 		else
 			reason->bytes_kept += bytes;
 	}
-	if (explaining->planned_again[s])
-		reason->way = explaining->planned_spill[again->scopes->scopes[s].input]
+	if (explaining->planned_recompute[s])
+		reason->way = explaining->planned_spill[recompute->scopes->scopes[s].input]
 				      ? SPW_PLAN_WAY_AGAIN_SPILLED
 				      : SPW_PLAN_WAY_AGAIN;
 	else if (reason->bytes_spilled > 0)
@@ -157,10 +161,10 @@ int spw_plan_explain(const struct spw_plan_step *step, const struct spw_plan_dri
 	if (!rc)
 		rc = spw_plan__check_scopes(caller, &scopes);
 	if (!rc)
-		rc = spw_plan__again_open(&explaining.again, step, drives, &scopes);
+		rc = spw_plan__recompute_open(&explaining.recompute, step, drives, &scopes);
 	if (rc)
 		return rc;
-	rc = spw_plan__again_choose(&explaining.again, choices);
+	rc = spw_plan__recompute_choose(&explaining.recompute, choices);
 	if (!rc)
 		rc = open_explaining(&explaining);
 	for (uint32_t s = 0; s < scopes.count && !rc; s++) {
@@ -172,6 +176,6 @@ int spw_plan_explain(const struct spw_plan_step *step, const struct spw_plan_dri
 	if (!rc)
 		rc = spw_plan__check_whole();
 	free(explaining.memory);
-	spw_plan__again_close(&explaining.again);
+	spw_plan__recompute_close(&explaining.recompute);
 	return rc;
 }

@@ -13,11 +13,11 @@
 #include "util/util.h"
 
 /* Only tensors of one kind are merged. */
-static unsigned kind_of(const struct plan_again *again, const uint8_t *is_input, uint32_t i)
+static unsigned kind_of(const struct plan_recompute *recompute, const uint8_t *is_input, uint32_t i)
 {
-	const struct spw_plan_tensor *tensor = &again->step->tensors[i];
+	const struct spw_plan_tensor *tensor = &recompute->step->tensors[i];
 
-	return (unsigned)(tensor->must_keep | again->giving[i] << 1 | (tensor->users > 0) << 2 |
+	return (unsigned)(tensor->must_keep | recompute->giving[i] << 1 | (tensor->users > 0) << 2 |
 			  is_input[i] << 3);
 }
 
@@ -34,16 +34,16 @@ static void add_to_group(struct spw_plan_tensor *group, const struct spw_plan_te
 }
 
 /* Each tensor joins the last group of its scope and kind, unless that is large enough. */
-static void make_groups(struct plan_groups *groups, const struct plan_again *again,
+static void make_groups(struct plan_groups *groups, const struct plan_recompute *recompute,
 			const uint8_t *is_input, double enough)
 {
-	const struct spw_plan_step *step = again->step;
+	const struct spw_plan_step *step = recompute->step;
 	uint32_t last[16], scope = UINT32_MAX, count = 0;
 
 	for (uint32_t k = 0; k < step->count; k++) {
-		uint32_t i = again->base.by_pack[k];
+		uint32_t i = recompute->base.by_pack[k];
 		const struct spw_plan_tensor *tensor = &step->tensors[i];
-		unsigned kind = kind_of(again, is_input, i);
+		unsigned kind = kind_of(recompute, is_input, i);
 
 		if (k == 0 || tensor->scope != scope)
 			for (unsigned j = 0; j < SPW_ARRAY_LEN(last); j++)
@@ -64,10 +64,11 @@ static void make_groups(struct plan_groups *groups, const struct plan_again *aga
 	groups->step.count = count;
 }
 
-int spw_plan__groups_open(struct plan_groups *groups, const struct plan_again *again, uint32_t most)
+int spw_plan__groups_open(struct plan_groups *groups, const struct plan_recompute *recompute,
+			  uint32_t most)
 {
-	const struct spw_plan_scopes *scopes = again->scopes;
-	uint32_t count = again->step->count;
+	const struct spw_plan_scopes *scopes = recompute->scopes;
+	uint32_t count = recompute->step->count;
 	uint8_t *is_input;
 	double bytes = 0;
 	const struct plan_piece pieces[] = {
@@ -81,11 +82,11 @@ int spw_plan__groups_open(struct plan_groups *groups, const struct plan_again *a
 	if (!groups->memory)
 		return spw_error(-ENOMEM, "plan: no memory for groups of %u tensors", count);
 	for (uint32_t i = 0; i < count; i++)
-		bytes += again->base.bytes[i];
+		bytes += recompute->base.bytes[i];
 	for (uint32_t s = 0; s < scopes->count; s++)
 		if (scopes->scopes[s].may_again)
 			is_input[scopes->scopes[s].input] = 1;
-	make_groups(groups, again, is_input, bytes / most);
+	make_groups(groups, recompute, is_input, bytes / most);
 	groups->scopes = *scopes;
 	groups->scopes.scopes = groups->own;
 	for (uint32_t s = 0; s < scopes->count; s++) {

@@ -30,9 +30,9 @@ enum plan_event_kind {
 	PLAN_RELEASE,
 	PLAN_CALL, /* no tensor: only releases the memory of what has been written */
 	/* the field tensor has a flow or a scope instead: */
-	PLAN_FLOW,        /* background traffic begins */
-	PLAN_AGAIN_BEGIN, /* a scope is recomputed */
-	PLAN_AGAIN_END,
+	PLAN_FLOW,            /* background traffic begins */
+	PLAN_RECOMPUTE_BEGIN, /* a scope is recomputed */
+	PLAN_RECOMPUTE_END,
 };
 
 struct plan_event {
@@ -197,10 +197,10 @@ void spw_plan__simulate(struct plan_work *work, const uint8_t *spill, const stru
 			const struct plan_bounds *bounds, struct plan_profile *profile,
 			struct plan_outcome *outcome);
 
-/* ---- again.c ---- */
+/* ---- recompute.c ---- */
 
 /* The step with some of its scopes recomputed. */
-struct plan_again {
+struct plan_recompute {
 	const struct spw_plan_step *step;
 	const struct spw_plan_scopes *scopes;
 	struct plan_work base; /* the step as measured */
@@ -214,7 +214,7 @@ struct plan_again {
 	uint8_t *giving;    /* by tensor: discarded if its scope is recomputed */
 	uint8_t *stays;     /* by tensor: the input of a scope that is recomputed */
 	uint8_t *can_spill; /* by tensor: eligible, and not discarded, as set */
-	uint8_t *again;     /* by scope: recomputed, as set */
+	uint8_t *recompute; /* by scope: recomputed, as set */
 	uint8_t *done;      /* scratch by scope: has been recomputed */
 	uint32_t *needed;   /* scratch by tensor: scopes still to be recomputed from it */
 	uint8_t *gone;      /* scratch by tensor: released */
@@ -222,24 +222,25 @@ struct plan_again {
 	void *memory;
 };
 
-int spw_plan__again_open(struct plan_again *again, const struct spw_plan_step *step,
-			 const struct spw_plan_drives *drives,
-			 const struct spw_plan_scopes *scopes);
-void spw_plan__again_close(struct plan_again *again);
+int spw_plan__recompute_open(struct plan_recompute *recompute, const struct spw_plan_step *step,
+			     const struct spw_plan_drives *drives,
+			     const struct spw_plan_scopes *scopes);
+void spw_plan__recompute_close(struct plan_recompute *recompute);
 
 /* Recompute the scopes marked in @scopes, one byte each. */
-void spw_plan__again_set(struct plan_again *again, const uint8_t *scopes);
+void spw_plan__recompute_set(struct plan_recompute *recompute, const uint8_t *scopes);
 
 /* A caller's choices: recomputes, and in base.spill what is spilled. Return: 0; -EINVAL. */
-int spw_plan__again_choose(struct plan_again *again, const enum spw_plan_choice choices[]);
+int spw_plan__recompute_choose(struct plan_recompute *recompute,
+			       const enum spw_plan_choice choices[]);
 
 /* Tensor @i is discarded, as the scopes are set. */
-bool spw_plan__again_gives(const struct plan_again *again, uint32_t i);
+bool spw_plan__recompute_gives(const struct plan_recompute *recompute, uint32_t i);
 
 /* The step as it is set. No tensor marked in @spill may be discarded. */
-void spw_plan__again_simulate(struct plan_again *again, const uint8_t *spill, double limit,
-			      const struct plan_bounds *bounds, struct plan_profile *profile,
-			      struct plan_outcome *outcome);
+void spw_plan__recompute_simulate(struct plan_recompute *recompute, const uint8_t *spill,
+				  double limit, const struct plan_bounds *bounds,
+				  struct plan_profile *profile, struct plan_outcome *outcome);
 
 /* ---- seek.c ---- */
 
@@ -259,7 +260,7 @@ struct plan_worth {
 
 /* The search for what to recompute and to spill. All arrays are the caller's. */
 struct plan_seek {
-	struct plan_again *again;
+	struct plan_recompute *recompute;
 	enum plan_goal goal;
 	double limit; /* of memory; PLAN_GOAL_PEAK: only of prefetches, and each try has its own */
 	/* a step this short is in time, and ends the search for a shorter one; 0: no such */
@@ -272,10 +273,10 @@ struct plan_seek {
 	double best_ns;    /* of the step */
 	double best_limit; /* that it was found for */
 	struct plan_outcome best;
-	uint8_t *again_best, *spill_best;
-	uint8_t *again_trial, *spill_trial;
-	uint8_t *again_now, *spill_now; /* the state of the annealing */
-	uint64_t random;                /* with a fixed seed */
+	uint8_t *recompute_best, *spill_best;
+	uint8_t *recompute_trial, *spill_trial;
+	uint8_t *recompute_now, *spill_now; /* the state of the annealing */
+	uint64_t random;                    /* with a fixed seed */
 	uint32_t flipped[PLAN_FLIPS_MAX];
 
 	/* scopes in the order of trying; the time of the step with the first k recomputed */
@@ -324,7 +325,7 @@ struct plan_groups {
 };
 
 /* Groups are closed at 1 / @most of all bytes. Return: 0; -ENOMEM. */
-int spw_plan__groups_open(struct plan_groups *groups, const struct plan_again *again,
+int spw_plan__groups_open(struct plan_groups *groups, const struct plan_recompute *recompute,
 			  uint32_t most);
 void spw_plan__groups_close(struct plan_groups *groups);
 

@@ -44,15 +44,16 @@ void spw_plan_scopes_init(struct spw_plan_scopes *scopes, size_t size)
 
 /* ---- A search with its arrays ---- */
 
-static int seek_open(struct plan_seek *seek, struct plan_again *again, void **memory)
+static int seek_open(struct plan_seek *seek, struct plan_recompute *recompute, void **memory)
 {
-	size_t tensors = (size_t)again->step->count + 1, scopes = (size_t)again->scopes->count + 1;
+	size_t tensors = (size_t)recompute->step->count + 1,
+	       scopes = (size_t)recompute->scopes->count + 1;
 	const struct plan_piece pieces[] = {
-		{&seek->again_best, scopes},
+		{&seek->recompute_best, scopes},
 		{&seek->spill_best, tensors},
-		{&seek->again_trial, scopes},
+		{&seek->recompute_trial, scopes},
 		{&seek->spill_trial, tensors},
-		{&seek->again_now, scopes},
+		{&seek->recompute_now, scopes},
 		{&seek->spill_now, tensors},
 		{&seek->order, scopes * sizeof(uint32_t)},
 		{&seek->least_ns, scopes * sizeof(double)},
@@ -62,17 +63,17 @@ static int seek_open(struct plan_seek *seek, struct plan_again *again, void **me
 	*memory = spw_plan__allocate(pieces, SPW_ARRAY_LEN(pieces));
 	if (!*memory)
 		return spw_error(-ENOMEM, "plan: no memory for the search");
-	seek->again = again;
+	seek->recompute = recompute;
 	seek->best_ns = INFINITY;
 	seek->best.peak = INFINITY;
 	return 0;
 }
 
-static uint32_t tries_of(const struct plan_again *again, uint32_t events)
+static uint32_t tries_of(const struct plan_recompute *recompute, uint32_t events)
 {
 	/* In long steps everything else takes longer, too. */
-	uint32_t part = again->step->count > MANY_GROUPS ? 4 : 1;
-	uint32_t tries = events / part / (again->base.event_count + 1);
+	uint32_t part = recompute->step->count > MANY_GROUPS ? 4 : 1;
+	uint32_t tries = events / part / (recompute->base.event_count + 1);
 
 	return tries > TRIES_MIN ? tries : TRIES_MIN;
 }
@@ -81,7 +82,7 @@ static uint32_t tries_of(const struct plan_again *again, uint32_t events)
 
 /* A plan, and the limit that it was found for. */
 struct best {
-	uint8_t *again, *spill;
+	uint8_t *recompute, *spill;
 	double limit, ns;
 	struct plan_outcome outcome;
 	bool fits;
@@ -91,7 +92,7 @@ struct planning {
 	const struct spw_plan_drives *drives;
 	const struct spw_plan_opts *opts;
 	double longest_ns; /* SPW_PLAN_FASTEST */
-	struct plan_again again, few_again;
+	struct plan_recompute recompute, few_recompute;
 	struct plan_seek seek, few; /* of all tensors, and of their groups */
 	struct plan_groups groups;
 	struct best best, few_best;
@@ -102,8 +103,8 @@ struct planning {
 static void keep_best(struct best *best, const struct plan_seek *seek)
 {
 	(void)PLAN_HOLDS(seek->best_ns < INFINITY);
-	memcpy(best->again, seek->again_best, seek->again->scopes->count);
-	memcpy(best->spill, seek->spill_best, seek->again->step->count);
+	memcpy(best->recompute, seek->recompute_best, seek->recompute->scopes->count);
+	memcpy(best->spill, seek->spill_best, seek->recompute->step->count);
 	best->limit = seek->best_limit;
 	best->ns = seek->best_ns;
 	best->outcome = seek->best;
@@ -117,25 +118,25 @@ static bool in_time(const struct planning *planning, const struct plan_seek *see
 
 static void spill_members(struct planning *planning, const uint8_t *groups, uint8_t *spill)
 {
-	for (uint32_t i = 0; i < planning->again.step->count; i++)
+	for (uint32_t i = 0; i < planning->recompute.step->count; i++)
 		spill[i] = groups[planning->groups.group_of[i]];
 }
 
 /* The best without recomputing where compute is not throttled. */
 static void choose_spills(struct planning *planning, double slack)
 {
-	struct plan_again *again = &planning->again;
+	struct plan_recompute *recompute = &planning->recompute;
 	struct plan_seek *seek = &planning->seek;
 
-	again->held.throttled = false;
+	recompute->held.throttled = false;
 	if (planning->opts->mode == SPW_PLAN_BUDGET) {
 		spw_plan__seek_begin(seek, PLAN_GOAL_BYTES, (double)planning->opts->memory_bytes);
 	} else {
-		seek->enough_ns = again->compute_ns * (1 + slack);
-		spw_plan__seek_begin(seek, PLAN_GOAL_PEAK, again->base.keep_all_peak);
+		seek->enough_ns = recompute->compute_ns * (1 + slack);
+		spw_plan__seek_begin(seek, PLAN_GOAL_PEAK, recompute->base.keep_all_peak);
 	}
 	spw_plan__choose(seek);
-	again->held.throttled = !again->scopes->unthrottled;
+	recompute->held.throttled = !recompute->scopes->unthrottled;
 	keep_best(&planning->best, seek);
 }
 
@@ -144,7 +145,7 @@ static void plan_unthrottled(struct planning *planning)
 	struct plan_seek *seek = &planning->seek;
 	struct best *best = &planning->best;
 
-	choose_spills(planning, planning->again.scopes->slack);
+	choose_spills(planning, planning->recompute.scopes->slack);
 	if (best->fits)
 		return;
 	/*
@@ -152,7 +153,7 @@ static void plan_unthrottled(struct planning *planning)
 	 * within the memory that it takes anyway they may be earlier.
 	 */
 	seek->limit = best->outcome.peak;
-	if (spw_plan__seek_try(seek, best->again, best->spill))
+	if (spw_plan__seek_try(seek, best->recompute, best->spill))
 		keep_best(best, seek);
 	best->fits = false;
 }
@@ -163,17 +164,17 @@ static void plan_budget(struct planning *planning)
 	struct best *best = &planning->best;
 
 	choose_spills(planning, 0);
-	if (planning->again.base.keep_all_peak <= seek->limit)
+	if (planning->recompute.base.keep_all_peak <= seek->limit)
 		return; /* and nothing takes less time */
 	few->limit = seek->limit;
-	spw_plan__seek_within(seek, seek->limit, best->again, best->spill);
-	spw_plan__seek(few, tries_of(&planning->few_again, SEARCH_EVENTS));
+	spw_plan__seek_within(seek, seek->limit, best->recompute, best->spill);
+	spw_plan__seek(few, tries_of(&planning->few_recompute, SEARCH_EVENTS));
 	spill_members(planning, few->spill_best, planning->spill);
-	(void)spw_plan__seek_try(seek, few->again_best, planning->spill);
-	spw_plan__seek_refine(seek, tries_of(&planning->again, REFINE_EVENTS));
+	(void)spw_plan__seek_try(seek, few->recompute_best, planning->spill);
+	spw_plan__seek_refine(seek, tries_of(&planning->recompute, REFINE_EVENTS));
 	seek->enough_ns = seek->best_ns;
 	if (seek->fits)
-		spw_plan__seek_spare(seek, tries_of(&planning->again, SPARE_EVENTS));
+		spw_plan__seek_spare(seek, tries_of(&planning->recompute, SPARE_EVENTS));
 	keep_best(best, seek);
 }
 
@@ -182,13 +183,13 @@ static void halve_limit(struct planning *planning)
 {
 	struct plan_seek *few = &planning->few;
 	struct best *best = &planning->few_best;
-	uint32_t tries = tries_of(&planning->few_again, HALVING_EVENTS);
+	uint32_t tries = tries_of(&planning->few_recompute, HALVING_EVENTS);
 	double low = 0, high = best->limit;
 
 	for (unsigned k = 0; k < HALVINGS; k++) {
 		double middle = (low + high) / 2;
 
-		spw_plan__seek_within(few, middle, best->again, best->spill);
+		spw_plan__seek_within(few, middle, best->recompute, best->spill);
 		spw_plan__seek(few, tries);
 		if (in_time(planning, few)) {
 			keep_best(best, few);
@@ -210,7 +211,7 @@ static void try_groups(struct planning *planning)
 	spill_members(planning, planning->few_best.spill, spill);
 	for (unsigned k = 0; k < GROUP_STEPS; k++) {
 		spw_plan__seek_within(seek, low + (high - low) * k / GROUP_STEPS,
-				      planning->few_best.again, spill);
+				      planning->few_best.recompute, spill);
 		if (in_time(planning, seek)) {
 			keep_best(&planning->best, seek);
 			return;
@@ -224,10 +225,11 @@ static void lower_limit(struct planning *planning)
 	static const double steps[] = {0.1, 0.04, 0.02, 0.01};
 	struct plan_seek *seek = &planning->seek;
 	struct best *best = &planning->best;
-	uint32_t tries = tries_of(&planning->again, REFINE_EVENTS) / (uint32_t)SPW_ARRAY_LEN(steps);
+	uint32_t tries =
+		tries_of(&planning->recompute, REFINE_EVENTS) / (uint32_t)SPW_ARRAY_LEN(steps);
 
 	for (unsigned k = 0; k < SPW_ARRAY_LEN(steps);) {
-		spw_plan__seek_within(seek, best->outcome.peak * (1 - steps[k]), best->again,
+		spw_plan__seek_within(seek, best->outcome.peak * (1 - steps[k]), best->recompute,
 				      best->spill);
 		if (!in_time(planning, seek))
 			spw_plan__seek_refine(seek, tries);
@@ -236,10 +238,10 @@ static void lower_limit(struct planning *planning)
 		else
 			k++;
 	}
-	spw_plan__seek_within(seek, best->limit, best->again, best->spill);
+	spw_plan__seek_within(seek, best->limit, best->recompute, best->spill);
 	if (!in_time(planning, seek))
 		return; /* by rounding */
-	spw_plan__seek_spare(seek, tries_of(&planning->again, SPARE_EVENTS));
+	spw_plan__seek_spare(seek, tries_of(&planning->recompute, SPARE_EVENTS));
 	keep_best(best, seek);
 }
 
@@ -249,11 +251,12 @@ static void plan_fastest(struct planning *planning)
 	struct best *best = &planning->best, *few_best = &planning->few_best;
 
 	choose_spills(planning, 0);
-	planning->longest_ns = planning->again.compute_ns * (1 + planning->again.scopes->slack);
+	planning->longest_ns =
+		planning->recompute.compute_ns * (1 + planning->recompute.scopes->slack);
 	seek->enough_ns = planning->few.enough_ns = planning->longest_ns;
-	spw_plan__seek_within(seek, best->limit, best->again, best->spill);
+	spw_plan__seek_within(seek, best->limit, best->recompute, best->spill);
 	if (!in_time(planning, seek)) /* as keeping all always is */
-		spw_plan__seek_begin(seek, PLAN_GOAL_STEP, planning->again.base.keep_all_peak);
+		spw_plan__seek_begin(seek, PLAN_GOAL_STEP, planning->recompute.base.keep_all_peak);
 	keep_best(best, seek);
 	few_best->limit = best->limit;
 	halve_limit(planning);
@@ -269,21 +272,21 @@ static void close_planning(struct planning *planning)
 	free(planning->memory);
 	free(planning->few_memory);
 	free(planning->seek_memory);
-	if (planning->few_again.memory)
-		spw_plan__again_close(&planning->few_again);
+	if (planning->few_recompute.memory)
+		spw_plan__recompute_close(&planning->few_recompute);
 	spw_plan__groups_close(&planning->groups);
-	spw_plan__again_close(&planning->again);
+	spw_plan__recompute_close(&planning->recompute);
 }
 
 static int open_few(struct planning *planning)
 {
 	struct plan_groups *groups = &planning->groups;
-	int rc = spw_plan__groups_open(groups, &planning->again, GROUPS);
+	int rc = spw_plan__groups_open(groups, &planning->recompute, GROUPS);
 
 	if (!rc)
-		rc = spw_plan__again_open(&planning->few_again, &groups->step, planning->drives,
-					  &groups->scopes);
-	return rc ? rc : seek_open(&planning->few, &planning->few_again, &planning->few_memory);
+		rc = spw_plan__recompute_open(&planning->few_recompute, &groups->step,
+					      planning->drives, &groups->scopes);
+	return rc ? rc : seek_open(&planning->few, &planning->few_recompute, &planning->few_memory);
 }
 
 static int open_planning(struct planning *planning, const struct spw_plan_step *step,
@@ -291,14 +294,14 @@ static int open_planning(struct planning *planning, const struct spw_plan_step *
 {
 	size_t tensors = (size_t)step->count + 1, count = (size_t)scopes->count + 1;
 	const struct plan_piece pieces[] = {
-		{&planning->best.again, count},       {&planning->best.spill, tensors},
-		{&planning->spill, tensors},          {&planning->few_best.again, count},
+		{&planning->best.recompute, count},   {&planning->best.spill, tensors},
+		{&planning->spill, tensors},          {&planning->few_best.recompute, count},
 		{&planning->few_best.spill, tensors},
 	};
 	double written_max = planning->opts->bytes_written_max > 0
 				     ? (double)planning->opts->bytes_written_max
 				     : INFINITY;
-	int rc = spw_plan__again_open(&planning->again, step, planning->drives, scopes);
+	int rc = spw_plan__recompute_open(&planning->recompute, step, planning->drives, scopes);
 
 	if (rc)
 		return rc;
@@ -306,7 +309,7 @@ static int open_planning(struct planning *planning, const struct spw_plan_step *
 	if (!planning->memory)
 		rc = spw_error(-ENOMEM, "plan: no memory for %u tensors", step->count);
 	if (!rc)
-		rc = seek_open(&planning->seek, &planning->again, &planning->seek_memory);
+		rc = seek_open(&planning->seek, &planning->recompute, &planning->seek_memory);
 	if (!rc && !scopes->unthrottled)
 		rc = open_few(planning);
 	planning->seek.written_max = planning->few.written_max = written_max;
@@ -324,26 +327,27 @@ static bool is_same(const struct plan_outcome *one, const struct plan_outcome *o
 static void set_choices(struct planning *planning, enum spw_plan_choice choices[],
 			struct spw_plan_result *filled)
 {
-	struct plan_again *again = &planning->again;
+	struct plan_recompute *recompute = &planning->recompute;
 	const struct best *best = &planning->best;
 	struct plan_outcome outcome;
 
 	/* Where only spills are chosen, this would be a good part of the work. */
-	if (!again->scopes->unthrottled) {
-		spw_plan__again_set(again, best->again);
-		spw_plan__again_simulate(again, best->spill, best->limit, NULL, NULL, &outcome);
+	if (!recompute->scopes->unthrottled) {
+		spw_plan__recompute_set(recompute, best->recompute);
+		spw_plan__recompute_simulate(recompute, best->spill, best->limit, NULL, NULL,
+					     &outcome);
 		(void)PLAN_HOLDS(is_same(&outcome, &best->outcome));
 	}
-	spw_plan__fill_result(filled, &again->base, again->compute_ns + again->again_ns,
+	spw_plan__fill_result(filled, &recompute->base, recompute->compute_ns + recompute->again_ns,
 			      &best->outcome, best->spill);
-	for (uint32_t i = 0; i < again->step->count; i++) {
+	for (uint32_t i = 0; i < recompute->step->count; i++) {
 		choices[i] = best->spill[i] ? SPW_PLAN_SPILL : SPW_PLAN_KEEP;
-		if (spw_plan__again_gives(again, i))
+		if (spw_plan__recompute_gives(recompute, i))
 			choices[i] = SPW_PLAN_AGAIN;
 	}
-	for (uint32_t s = 0; s < again->scopes->count; s++)
-		filled->scopes_again += again->again[s];
-	filled->again_ns = (uint64_t)again->again_ns;
+	for (uint32_t s = 0; s < recompute->scopes->count; s++)
+		filled->scopes_again += recompute->recompute[s];
+	filled->again_ns = (uint64_t)recompute->again_ns;
 }
 
 /* ---- The calls ---- */
@@ -410,7 +414,7 @@ int spw_plan_scopes_simulate(const struct spw_plan_step *step, const struct spw_
 	struct spw_plan_result filled = {0};
 	struct plan_outcome outcome;
 	struct spw_plan_scopes scopes;
-	struct plan_again again;
+	struct plan_recompute recompute;
 	int rc = spw_plan__check_arguments(step, drives, choices, result);
 
 	if (!rc)
@@ -419,22 +423,23 @@ int spw_plan_scopes_simulate(const struct spw_plan_step *step, const struct spw_
 	if (!rc)
 		rc = spw_plan__check_scopes(caller, &scopes);
 	if (!rc)
-		rc = spw_plan__again_open(&again, step, drives, &scopes);
+		rc = spw_plan__recompute_open(&recompute, step, drives, &scopes);
 	if (rc)
 		return rc;
-	rc = spw_plan__again_choose(&again, choices);
+	rc = spw_plan__recompute_choose(&recompute, choices);
 	if (rc == 0) {
-		again.held.spans = wanted->spans ? &spans : NULL;
-		again.held.until_ns = scopes.hold_until_ns;
-		again.held.throttled = !scopes.unthrottled;
-		again.held.packed_ns = wanted->saved_ns;
-		spw_plan__again_simulate(&again, again.base.spill, (double)memory_bytes, NULL,
-					 wanted->points ? &profile : NULL, &outcome);
-		spw_plan__fill_result(&filled, &again.base, again.compute_ns + again.again_ns,
-				      &outcome, again.base.spill);
+		recompute.held.spans = wanted->spans ? &spans : NULL;
+		recompute.held.until_ns = scopes.hold_until_ns;
+		recompute.held.throttled = !scopes.unthrottled;
+		recompute.held.packed_ns = wanted->saved_ns;
+		spw_plan__recompute_simulate(&recompute, recompute.base.spill, (double)memory_bytes,
+					     NULL, wanted->points ? &profile : NULL, &outcome);
+		spw_plan__fill_result(&filled, &recompute.base,
+				      recompute.compute_ns + recompute.again_ns, &outcome,
+				      recompute.base.spill);
 		for (uint32_t s = 0; s < scopes.count; s++)
-			filled.scopes_again += again.again[s];
-		filled.again_ns = (uint64_t)again.again_ns;
+			filled.scopes_again += recompute.recompute[s];
+		filled.again_ns = (uint64_t)recompute.again_ns;
 		filled.feasible = outcome.peak <= (double)memory_bytes + PLAN_TOLERANCE_BYTES;
 		filled.memory_bytes = memory_bytes;
 		filled.points = (uint32_t)profile.count;
@@ -443,6 +448,6 @@ int spw_plan_scopes_simulate(const struct spw_plan_step *step, const struct spw_
 		if (rc == 0)
 			spw_plan__set_result(result, &filled);
 	}
-	spw_plan__again_close(&again);
+	spw_plan__recompute_close(&recompute);
 	return rc;
 }

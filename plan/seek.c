@@ -97,28 +97,29 @@ static bool is_better(const struct plan_seek *seek, const struct plan_outcome *o
 /* Drop from the trial what cannot be. Return: the time of the step without any wait. */
 static double set_trial(struct plan_seek *seek)
 {
-	struct plan_again *again = seek->again;
+	struct plan_recompute *recompute = seek->recompute;
 	/* In locals: to the compiler, a store to a byte array may alias anything. */
 	uint8_t *spill = seek->spill_trial;
-	const uint8_t *can_spill = again->can_spill;
-	uint32_t count = again->step->count;
+	const uint8_t *can_spill = recompute->can_spill;
+	uint32_t count = recompute->step->count;
 
-	if (memcmp(seek->again_trial, again->again, again->scopes->count) != 0)
-		spw_plan__again_set(again, seek->again_trial);
+	if (memcmp(seek->recompute_trial, recompute->recompute, recompute->scopes->count) != 0)
+		spw_plan__recompute_set(recompute, seek->recompute_trial);
 	for (uint32_t i = 0; i < count; i++)
 		spill[i] &= can_spill[i];
-	return again->compute_ns + again->again_ns;
+	return recompute->compute_ns + recompute->again_ns;
 }
 
 static void take_trial(struct plan_seek *seek, const struct plan_outcome *outcome, double ns)
 {
-	(void)PLAN_HOLDS(!outcome->abandoned && !outcome->forever && ns >= seek->again->compute_ns);
+	(void)PLAN_HOLDS(!outcome->abandoned && !outcome->forever &&
+			 ns >= seek->recompute->compute_ns);
 	(void)PLAN_HOLDS(outcome->written <= seek->written_max);
 	seek->best_ns = ns;
 	seek->best_limit = seek->limit;
 	seek->best = *outcome;
-	memcpy(seek->again_best, seek->again_trial, seek->again->scopes->count);
-	memcpy(seek->spill_best, seek->spill_trial, seek->again->step->count);
+	memcpy(seek->recompute_best, seek->recompute_trial, seek->recompute->scopes->count);
+	memcpy(seek->spill_best, seek->spill_trial, seek->recompute->step->count);
 }
 
 /* Return: whether it is better than the best, which it becomes. */
@@ -145,8 +146,8 @@ static enum tried try(struct plan_seek *seek)
 	if (seek->fits && least_ns > seek->best_ns + PLAN_TOLERANCE_NS)
 		return TRIED_SLOWER;
 	seek->tries_left -= seek->tries_left > 0;
-	spw_plan__again_simulate(seek->again, seek->spill_trial, seek->limit, &bounds, NULL,
-				 &outcome);
+	spw_plan__recompute_simulate(seek->recompute, seek->spill_trial, seek->limit, &bounds, NULL,
+				     &outcome);
 	if (accept(seek, &outcome, least_ns + outcome.stall_ns))
 		return seek->fits ? TRIED_BETTER : TRIED_NEARER;
 	return is_within(seek, &outcome) ? TRIED_SLOWER : TRIED_TOO_LARGE;
@@ -161,8 +162,8 @@ bool spw_plan__seek_try(struct plan_seek *seek, const uint8_t *scopes, const uin
 {
 	enum tried tried;
 
-	memcpy(seek->again_trial, scopes, seek->again->scopes->count);
-	memcpy(seek->spill_trial, spill, seek->again->step->count);
+	memcpy(seek->recompute_trial, scopes, seek->recompute->scopes->count);
+	memcpy(seek->spill_trial, spill, seek->recompute->step->count);
 	tried = try(seek);
 	return tried == TRIED_BETTER || tried == TRIED_NEARER;
 }
@@ -171,22 +172,22 @@ bool spw_plan__seek_try_spills(struct plan_seek *seek)
 {
 	enum tried tried;
 
-	memset(seek->again_trial, 0, seek->again->scopes->count);
+	memset(seek->recompute_trial, 0, seek->recompute->scopes->count);
 	tried = try(seek);
 	return tried == TRIED_BETTER || tried == TRIED_NEARER;
 }
 
 void spw_plan__seek_begin(struct plan_seek *seek, enum plan_goal goal, double limit)
 {
-	const struct plan_again *again = seek->again;
+	const struct plan_recompute *recompute = seek->recompute;
 
 	seek->goal = goal;
 	seek->limit = seek->best_limit = limit;
-	seek->best_ns = again->compute_ns;
-	seek->best = (struct plan_outcome){.peak = again->base.keep_all_peak};
+	seek->best_ns = recompute->compute_ns;
+	seek->best = (struct plan_outcome){.peak = recompute->base.keep_all_peak};
 	seek->fits = goal == PLAN_GOAL_PEAK || is_within(seek, &seek->best);
-	memset(seek->again_best, 0, again->scopes->count);
-	memset(seek->spill_best, 0, again->step->count);
+	memset(seek->recompute_best, 0, recompute->scopes->count);
+	memset(seek->spill_best, 0, recompute->step->count);
 }
 
 void spw_plan__seek_within(struct plan_seek *seek, double limit, const uint8_t *scopes,
@@ -214,7 +215,7 @@ static bool can_be_away(const struct plan_work *base, uint32_t i)
 /* Finds how few of the first tensors need to be spilled to fit, by halving. */
 static void try_prefixes(struct plan_seek *seek)
 {
-	const struct plan_work *base = &seek->again->base;
+	const struct plan_work *base = &seek->recompute->base;
 	uint32_t low = 0, high = base->count, middle = high;
 
 	do {
@@ -239,9 +240,9 @@ static void try_prefixes(struct plan_seek *seek)
 static bool try_count(struct plan_seek *seek, uint32_t count)
 {
 	SPW_ASSERT(count <= seek->order_count);
-	memset(seek->again_trial, 0, seek->again->scopes->count);
+	memset(seek->recompute_trial, 0, seek->recompute->scopes->count);
 	for (uint32_t k = 0; k < count; k++)
-		seek->again_trial[seek->order[k]] = 1;
+		seek->recompute_trial[seek->order[k]] = 1;
 	if (seek->fits && seek->least_ns[count] > seek->best_ns)
 		return false;
 	try_prefixes(seek);
@@ -286,8 +287,8 @@ static void scan_down(struct plan_seek *seek)
 {
 	uint32_t begin = 0, most = seek->order_count, step;
 
-	for (uint32_t s = 0; s < seek->again->scopes->count; s++)
-		begin += seek->again_best[s];
+	for (uint32_t s = 0; s < seek->recompute->scopes->count; s++)
+		begin += seek->recompute_best[s];
 	while (most > 0 && seek->least_ns[most] > seek->enough_ns)
 		most--;
 	step = most / DOWN_STEPS + 1;
@@ -308,24 +309,24 @@ static void scan_down(struct plan_seek *seek)
 
 static void take_best(struct plan_seek *seek)
 {
-	memcpy(seek->again_trial, seek->again_best, seek->again->scopes->count);
-	memcpy(seek->spill_trial, seek->spill_best, seek->again->step->count);
+	memcpy(seek->recompute_trial, seek->recompute_best, seek->recompute->scopes->count);
+	memcpy(seek->spill_trial, seek->spill_best, seek->recompute->step->count);
 }
 
 static void spill_scope(struct plan_seek *seek, uint32_t s, uint8_t spill)
 {
-	const struct plan_again *again = seek->again;
+	const struct plan_recompute *recompute = seek->recompute;
 
-	for (uint32_t k = again->first[s]; k < again->first[s + 1]; k++)
-		seek->spill_trial[again->members[k]] = spill;
+	for (uint32_t k = recompute->first[s]; k < recompute->first[s + 1]; k++)
+		seek->spill_trial[recompute->members[k]] = spill;
 }
 
 /* Scope @s of the trial: recomputed or not, and all its tensors kept or spilled. */
 static bool change_scope(struct plan_seek *seek, uint32_t s, unsigned way)
 {
-	if ((way & 1) && !seek->again->may[s])
+	if ((way & 1) && !seek->recompute->may[s])
 		return false;
-	seek->again_trial[s] = way & 1;
+	seek->recompute_trial[s] = way & 1;
 	spill_scope(seek, s, (uint8_t)(way >> 1));
 	return true;
 }
@@ -347,7 +348,7 @@ static bool try_scope(struct plan_seek *seek, uint32_t s)
 /* Flip one tensor at a time. Return: whether that was better for one. */
 static bool try_tensors(struct plan_seek *seek)
 {
-	const struct plan_work *base = &seek->again->base;
+	const struct plan_work *base = &seek->recompute->base;
 	bool better = false;
 
 	for (uint32_t k = 0; k < base->count && goes_on(seek); k++) {
@@ -364,25 +365,25 @@ static bool try_tensors(struct plan_seek *seek)
 
 static bool try_exchange(struct plan_seek *seek, uint32_t s, uint32_t other)
 {
-	const struct plan_again *again = seek->again;
+	const struct plan_recompute *recompute = seek->recompute;
 	uint8_t spill;
 
-	if (other >= again->scopes->count || !again->may[s] || !again->may[other] ||
-	    seek->again_best[s] == seek->again_best[other] || !goes_on(seek))
+	if (other >= recompute->scopes->count || !recompute->may[s] || !recompute->may[other] ||
+	    seek->recompute_best[s] == seek->recompute_best[other] || !goes_on(seek))
 		return false;
 	take_best(seek);
-	seek->again_trial[s] = seek->again_best[other];
-	seek->again_trial[other] = seek->again_best[s];
+	seek->recompute_trial[s] = seek->recompute_best[other];
+	seek->recompute_trial[other] = seek->recompute_best[s];
 	/* The scope that is no longer recomputed is spilled as the other one was. */
-	spill = seek->spill_best[again->members[again->first[s + 1] - 1]] |
-		seek->spill_best[again->members[again->first[other + 1] - 1]];
-	spill_scope(seek, seek->again_trial[s] ? other : s, spill);
+	spill = seek->spill_best[recompute->members[recompute->first[s + 1] - 1]] |
+		seek->spill_best[recompute->members[recompute->first[other + 1] - 1]];
+	spill_scope(seek, seek->recompute_trial[s] ? other : s, spill);
 	return try(seek) == TRIED_BETTER;
 }
 
 static bool try_scopes(struct plan_seek *seek)
 {
-	uint32_t count = seek->again->scopes->count;
+	uint32_t count = seek->recompute->scopes->count;
 	bool better = false;
 
 	for (uint32_t s = 0; s < count && goes_on(seek); s++) {
@@ -408,7 +409,7 @@ static double draw_share(struct plan_seek *seek)
 /* One or two random changes of the trial. */
 static void change_drawn(struct plan_seek *seek)
 {
-	uint32_t scopes = seek->again->scopes->count, tensors = seek->again->step->count;
+	uint32_t scopes = seek->recompute->scopes->count, tensors = seek->recompute->step->count;
 
 	for (uint32_t changes = 1 + draw(seek, 2); changes > 0; changes--) {
 		if (draw(seek, 2) == 0)
@@ -427,8 +428,8 @@ static double energy_of(struct plan_seek *seek)
 	struct plan_outcome outcome;
 
 	seek->tries_left -= seek->tries_left > 0;
-	spw_plan__again_simulate(seek->again, seek->spill_trial, seek->limit, &bounds, NULL,
-				 &outcome);
+	spw_plan__recompute_simulate(seek->recompute, seek->spill_trial, seek->limit, &bounds, NULL,
+				     &outcome);
 	(void)accept(seek, &outcome, least_ns + outcome.stall_ns);
 	if (outcome.abandoned || outcome.forever)
 		return INFINITY;
@@ -442,28 +443,29 @@ static double energy_of(struct plan_seek *seek)
  */
 static void anneal(struct plan_seek *seek)
 {
-	uint32_t scopes = seek->again->scopes->count, tensors = seek->again->step->count;
-	double first_ns = ANNEAL_FIRST * seek->again->compute_ns, energy, tries = seek->tries_left;
-	uint8_t *again_now = seek->again_now, *spill_now = seek->spill_now;
+	uint32_t scopes = seek->recompute->scopes->count, tensors = seek->recompute->step->count;
+	double first_ns = ANNEAL_FIRST * seek->recompute->compute_ns, energy,
+	       tries = seek->tries_left;
+	uint8_t *recompute_now = seek->recompute_now, *spill_now = seek->spill_now;
 
 	if (seek->tries_left < ANNEAL_TRIES_PER_SCOPE * scopes || !goes_on(seek) || scopes == 0 ||
 	    tensors == 0)
 		return;
 	take_best(seek);
 	energy = energy_of(seek);
-	memcpy(again_now, seek->again_trial, scopes);
+	memcpy(recompute_now, seek->recompute_trial, scopes);
 	memcpy(spill_now, seek->spill_trial, tensors);
 	while (goes_on(seek)) {
 		double warmth = first_ns * pow(ANNEAL_LAST, 1 - seek->tries_left / tries), other;
 
-		memcpy(seek->again_trial, again_now, scopes);
+		memcpy(seek->recompute_trial, recompute_now, scopes);
 		memcpy(seek->spill_trial, spill_now, tensors);
 		change_drawn(seek);
 		other = energy_of(seek);
 		if (other > energy && draw_share(seek) >= exp((energy - other) / warmth))
 			continue;
 		energy = other;
-		memcpy(again_now, seek->again_trial, scopes);
+		memcpy(recompute_now, seek->recompute_trial, scopes);
 		memcpy(spill_now, seek->spill_trial, tensors);
 	}
 }
@@ -479,7 +481,7 @@ void spw_plan__seek_refine(struct plan_seek *seek, uint32_t tries)
 {
 	seek->tries_left = tries;
 	take_best(seek);
-	memset(seek->spill_trial, 1, seek->again->step->count);
+	memset(seek->spill_trial, 1, seek->recompute->step->count);
 	(void)try(seek);
 	(void)try_tensors(seek);
 }
@@ -490,20 +492,20 @@ void spw_plan__seek_spare(struct plan_seek *seek, uint32_t tries)
 	struct plan_bounds bounds = {.peak = seek->limit + PLAN_TOLERANCE_BYTES};
 
 	(void)PLAN_HOLDS(seek->fits && seek->best_ns <= seek->enough_ns + PLAN_TOLERANCE_NS);
-	for (uint32_t s = 0; s < seek->again->scopes->count && tries > 0; s++) {
+	for (uint32_t s = 0; s < seek->recompute->scopes->count && tries > 0; s++) {
 		struct plan_outcome outcome;
 		double least_ns;
 
 		take_best(seek);
 		spill_scope(seek, s, 0);
-		if (memcmp(seek->spill_trial, seek->spill_best, seek->again->step->count) == 0)
+		if (memcmp(seek->spill_trial, seek->spill_best, seek->recompute->step->count) == 0)
 			continue;
 		tries--;
 		least_ns = set_trial(seek);
 		bounds.written = seek->best.written;
 		bounds.stall_ns = seek->enough_ns - least_ns + PLAN_TOLERANCE_NS;
-		spw_plan__again_simulate(seek->again, seek->spill_trial, seek->limit, &bounds, NULL,
-					 &outcome);
+		spw_plan__recompute_simulate(seek->recompute, seek->spill_trial, seek->limit,
+					     &bounds, NULL, &outcome);
 		if (!outcome.abandoned && !outcome.forever && outcome.written <= seek->best.written)
 			take_trial(seek, &outcome, least_ns + outcome.stall_ns);
 	}
@@ -521,41 +523,43 @@ static uint32_t corput(uint32_t k)
 	return reversed;
 }
 
-static double given_bytes(const struct plan_again *again, uint32_t s)
+static double given_bytes(const struct plan_recompute *recompute, uint32_t s)
 {
 	double bytes = 0;
 
-	for (uint32_t k = again->first[s]; k < again->first[s + 1]; k++)
-		if (again->giving[again->members[k]])
-			bytes += again->base.bytes[again->members[k]];
+	for (uint32_t k = recompute->first[s]; k < recompute->first[s + 1]; k++)
+		if (recompute->giving[recompute->members[k]])
+			bytes += recompute->base.bytes[recompute->members[k]];
 	return bytes;
 }
 
 /* What it discards is needed before it could be recomputed: the last scope of a pass. */
-static bool is_wanted_at_once(const struct plan_again *again, uint32_t s)
+static bool is_wanted_at_once(const struct plan_recompute *recompute, uint32_t s)
 {
 	double saved_ns = 0, wanted_ns = INFINITY;
 
-	for (uint32_t k = again->first[s]; k < again->first[s + 1]; k++) {
-		uint32_t i = again->members[k];
+	for (uint32_t k = recompute->first[s]; k < recompute->first[s + 1]; k++) {
+		uint32_t i = recompute->members[k];
 
-		if (!again->giving[i])
+		if (!recompute->giving[i])
 			continue;
-		saved_ns = fmax(saved_ns, again->base.pack_ns[i]);
-		wanted_ns = fmin(wanted_ns, again->base.use_ns[i]);
+		saved_ns = fmax(saved_ns, recompute->base.pack_ns[i]);
+		wanted_ns = fmin(wanted_ns, recompute->base.use_ns[i]);
 	}
-	return wanted_ns - saved_ns < (double)again->scopes->scopes[s].again_ns;
+	return wanted_ns - saved_ns < (double)recompute->scopes->scopes[s].again_ns;
 }
 
 /*
  * The most useful scopes come first, those of about the same use are spread; those that free next
  * to nothing are last.
  */
-static uint64_t key_of(const struct plan_again *again, uint32_t s, double alike, double min_gain)
+static uint64_t key_of(const struct plan_recompute *recompute, uint32_t s, double alike,
+		       double min_gain)
 {
-	double bytes = given_bytes(again, s), ns = (double)again->scopes->scopes[s].again_ns;
+	double bytes = given_bytes(recompute, s),
+	       ns = (double)recompute->scopes->scopes[s].again_ns;
 	double worth = floor(log((bytes + 1) / (ns > 1 ? ns : 1)) / log(alike));
-	bool last = bytes < min_gain || is_wanted_at_once(again, s);
+	bool last = bytes < min_gain || is_wanted_at_once(recompute, s);
 
 	/* At most 2^62 bytes in at least 1 ns. */
 	return (uint64_t)(last ? 8192 : 4096 - worth) << 32 | corput(s);
@@ -571,25 +575,25 @@ static int compare_worth(const void *a, const void *b)
 /* Scopes up to @alike times as useful count as the same, and are spread over the step. */
 static void set_order(struct plan_seek *seek, double alike)
 {
-	const struct plan_again *again = seek->again;
+	const struct plan_recompute *recompute = seek->recompute;
 	double bytes = 0;
 
-	for (uint32_t s = 0; s < again->scopes->count; s++)
-		bytes += given_bytes(again, s);
+	for (uint32_t s = 0; s < recompute->scopes->count; s++)
+		bytes += given_bytes(recompute, s);
 	seek->order_count = 0;
-	for (uint32_t s = 0; s < again->scopes->count; s++)
-		if (again->may[s])
+	for (uint32_t s = 0; s < recompute->scopes->count; s++)
+		if (recompute->may[s])
 			seek->worth[seek->order_count++] = (struct plan_worth){
-				.key = key_of(again, s, alike,
-					      bytes / MIN_GAIN_PART / again->scopes->count),
+				.key = key_of(recompute, s, alike,
+					      bytes / MIN_GAIN_PART / recompute->scopes->count),
 				.scope = s};
-	SPW_ASSERT(seek->order_count <= again->scopes->count);
+	SPW_ASSERT(seek->order_count <= recompute->scopes->count);
 	qsort(seek->worth, seek->order_count, sizeof(*seek->worth), compare_worth);
-	seek->least_ns[0] = again->compute_ns;
+	seek->least_ns[0] = recompute->compute_ns;
 	for (uint32_t k = 0; k < seek->order_count; k++) {
 		seek->order[k] = seek->worth[k].scope;
-		seek->least_ns[k + 1] =
-			seek->least_ns[k] + (double)again->scopes->scopes[seek->order[k]].again_ns;
+		seek->least_ns[k + 1] = seek->least_ns[k] +
+					(double)recompute->scopes->scopes[seek->order[k]].again_ns;
 	}
 }
 

@@ -554,9 +554,9 @@ static void compute(struct simulation *sim)
 	}
 	if (event->kind == PLAN_FLOW)
 		begin_flow(sim, event->tensor);
-	else if (event->kind == PLAN_AGAIN_BEGIN)
+	else if (event->kind == PLAN_RECOMPUTE_BEGIN)
 		sim->again_ns = sim->now_ns;
-	else if (event->kind == PLAN_AGAIN_END)
+	else if (event->kind == PLAN_RECOMPUTE_END)
 		add_span(sim, SPW_PLAN_SPAN_AGAIN, event->tensor, sim->again_ns);
 	else if (event->kind == PLAN_PACK)
 		pack(sim, event->tensor);
