@@ -43,7 +43,8 @@ static int opts_check(const struct spw_store *store, const struct spw_cache_opts
 					  "use SPW_CACHE_FASTEST");
 	if (opts->mode > SPW_CACHE_BUDGET)
 		return spw_error(-EINVAL, "no such cache mode: %d", (int)opts->mode);
-	if (!store && opts->mode != SPW_CACHE_OBSERVE && opts->mode != SPW_CACHE_BUDGET)
+	if (!store && opts->mode != SPW_CACHE_OBSERVE && opts->mode != SPW_CACHE_BUDGET &&
+	    opts->mode != SPW_CACHE_FASTEST)
 		return spw_error(-EINVAL, "a cache that spills needs a store");
 	if (opts->mode == SPW_CACHE_BUDGET && opts->memory_bytes == 0)
 		return spw_error(-EINVAL,

@@ -54,8 +54,8 @@ bool spw_cache__rule_discards(const struct entry *entry, enum spw_cache_hint hin
 	const struct spw_cache *cache = entry->cache;
 	enum spw_plan_choice choice;
 
-	if (cache->depth == 0 || cache->stage != SPW_STAGE_FORWARD ||
-	    entry->len_bytes < cache->opts.min_bytes || cache->opts.mode == SPW_CACHE_OBSERVE)
+	if (cache->stage != SPW_STAGE_FORWARD || entry->len_bytes < cache->opts.min_bytes ||
+	    cache->opts.mode == SPW_CACHE_OBSERVE)
 		return false;
 	if (hint == SPW_HINT_GIVE_UP)
 		return true;

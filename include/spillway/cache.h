@@ -120,7 +120,10 @@ enum spw_cache_hint {
 	 * plan may discard it
 	 */
 	SPW_HINT_AGAIN,
-	/* the same; in a forward stage: discard it whatever the plan says, if it is not small */
+	/*
+	 * the same, with its scope or by itself; in a forward stage: discard it whatever the plan
+	 * says, if it is not small
+	 */
 	SPW_HINT_GIVE_UP,
 	/*
 	 * the innermost scope is recomputed from it: offered before the scope is left, it says that

@@ -220,7 +220,7 @@ enum plan_reason spw_control__headroom_step_ended(struct control *control)
 	if (drives_drifted(control) || spw_control__background_drifted(control))
 		reason = PLAN_REASON_BANDWIDTH;
 	else if (spw_control__reference_drift(reference, reference, true) > TIMELINE_DRIFT ||
-		 spw_control__wear_drifted(control))
+		 spw_control__reference_redecided(reference) || spw_control__wear_drifted(control))
 		reason = PLAN_REASON_TIMELINE;
 	time = time_seen(control, reason != PLAN_REASON_NONE);
 	peak = peak_seen(control);

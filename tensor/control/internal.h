@@ -51,11 +51,13 @@ struct recorded {
 	uint8_t hint;
 	bool plannable;
 	bool released;
-	bool stored;       /* the drives alone have its bytes */
-	bool skipped;      /* with its scope: this step has no such tensor */
-	bool no_recompute; /* another scope saves or needs it, too */
-	bool is_input;     /* of a scope that may be recomputed */
-	bool only_input;   /* and none has saved it: it has no place */
+	bool stored;          /* the drives alone have its bytes */
+	bool skipped;         /* with its scope: this step has no such tensor */
+	bool no_recompute;    /* another scope saves or needs it, too */
+	bool is_input;        /* of a scope that may be recomputed */
+	bool only_input;      /* and none has saved it: it has no place */
+	bool decided;         /* the caller has discarded it, whatever the plan says */
+	bool planned_decided; /* the same when the plan was made */
 };
 
 struct recorded_scope {

@@ -25,11 +25,14 @@ static struct spw_plan_step step_of(const struct asked *asked, bool keep_hints)
 	for (uint32_t i = 0; i < reference->count; i++) {
 		const struct recorded *recorded = &reference->tensors[i];
 		bool must_keep = !recorded->plannable || recorded->hint == SPW_HINT_PIN ||
+				 recorded->decided ||
 				 (keep_hints && recorded->hint == SPW_HINT_KEEP);
+		uint64_t use_ns = recorded->takes > 0 ? recorded->use_ns : recorded->release_ns;
 
 		asked->tensors[i] = (struct spw_plan_tensor){
 			.bytes = recorded->bytes,
-			.pack_ns = recorded->pack_ns,
+			/* Discarded by the caller it is in memory from its use on. */
+			.pack_ns = recorded->decided ? use_ns : recorded->pack_ns,
 			.use_ns = recorded->use_ns,
 			.release_ns = recorded->release_ns,
 			.users = recorded->takes,

@@ -82,11 +82,12 @@ static void time_reads(struct plan *plan, const struct spw_plan_span spans[], ui
 }
 
 /* From when each tensor is saved, to what compute waits before that. */
-static void time_throttles(struct plan *plan, const struct spw_plan_step *step)
+static void time_throttles(const struct asked *asked, struct plan *plan,
+			   const struct spw_plan_step *step)
 {
 	for (uint32_t i = 0; i < step->count; i++)
 		plan->throttle_ns[i] =
-			plan->choices[i] == SPW_PLAN_AGAIN
+			plan->choices[i] == SPW_PLAN_AGAIN || asked->reference->tensors[i].decided
 				? 0
 				: spw_since_ns(step->tensors[i].pack_ns, plan->throttle_ns[i]);
 }
@@ -116,7 +117,7 @@ int spw_control__recompute_schedule(struct asked *asked, const struct spw_plan_s
 		if (scopes.unthrottled)
 			memset(plan->throttle_ns, 0, step->count * sizeof(plan->throttle_ns[0]));
 		else
-			time_throttles(plan, step);
+			time_throttles(asked, plan, step);
 	}
 	free(spans);
 	return rc;

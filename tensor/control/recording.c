@@ -290,6 +290,7 @@ struct recorded *spw_control__recording_offer(struct control *control, struct tr
 				  .hint = (uint8_t)(hint <= SPW_HINT_PIN ? hint : SPW_HINT_NONE),
 				  .plannable = spw_control__may_plan(control, bytes),
 				  .only_input = hint == SPW_HINT_INPUT};
+	recorded->decided = recorded->plannable && hint == SPW_HINT_GIVE_UP;
 	track->recorded = now->count++;
 	return recorded;
 }

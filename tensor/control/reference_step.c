@@ -42,6 +42,7 @@ static void merge_tensor(struct recorded *to, const struct recorded *from, bool 
 		to->release_ns = to->pack_ns + throttled_ns;
 	to->takes = from->takes;
 	to->hint = from->hint;
+	to->decided = from->decided;
 	to->no_recompute |= from->no_recompute;
 }
 
@@ -142,7 +143,16 @@ void spw_control__reference_planned(struct recording *reference)
 		recorded->planned_pack_ns = recorded->pack_ns;
 		recorded->planned_use_ns = recorded->use_ns;
 		recorded->planned_release_ns = recorded->release_ns;
+		recorded->planned_decided = recorded->decided;
 	}
+}
+
+bool spw_control__reference_redecided(const struct recording *reference)
+{
+	for (uint32_t i = 0; i < reference->count; i++)
+		if (reference->tensors[i].decided != reference->tensors[i].planned_decided)
+			return true;
+	return false;
 }
 
 /* ---- Is it this shape? ---- */

@@ -541,7 +541,9 @@ RIG_CASE(test_bad_arguments)
 	assert_int_equal(spw_cache_take(rig.cache, tensor, 0, 1, NULL), -EINVAL);
 	assert_int_equal(spw_cache_drain(rig.cache, NULL, 1), -EINVAL);
 	assert_int_equal(spw_cache_drain(rig.cache, NULL, 0), 0);
-	assert_int_equal(spw_cache_open(NULL, NULL, &cache), -EINVAL);
+	spw_cache_opts_init(&opts, sizeof(opts));
+	opts.mode = SPW_CACHE_SPILL;
+	assert_int_equal(spw_cache_open(NULL, &opts, &cache), -EINVAL);
 	assert_null(cache);
 	spw_cache_opts_init(&opts, sizeof(opts));
 	opts.tensors_max = 0;

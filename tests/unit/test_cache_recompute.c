@@ -211,18 +211,30 @@ RIG_CASE(test_released_without_restore)
 	assert_int_equal(taken(&piece), -ENOENT);
 }
 
-RIG_CASE(test_small_or_outside_is_kept)
+RIG_CASE(test_small_or_in_backward_is_kept)
 {
-	struct piece outside = piece_make(1, LEN), small = piece_make(2, 15),
-		     backward = piece_make(3, LEN);
+	struct piece small = piece_make(2, 15), backward = piece_make(3, LEN);
 
-	assert_int_equal(offer_hint(&outside, SPW_HINT_GIVE_UP), SPW_OFFER_SPILL);
 	spw_cache_scope_enter(rig.cache, 1);
 	assert_int_equal(offer_hint(&small, SPW_HINT_GIVE_UP), SPW_OFFER_KEEP);
 	spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
 	assert_int_equal(offer_hint(&backward, SPW_HINT_GIVE_UP), SPW_OFFER_KEEP);
 	/* Without a plan nothing is discarded that may be. */
 	STAT_IS(tensors_given_up, 0);
+}
+
+/* One operation can be recomputed without a scope. */
+RIG_CASE(test_outside_of_scopes)
+{
+	struct piece may = piece_make(2, LEN), decided = given_up(1), copy;
+
+	assert_int_equal(offer_hint(&may, SPW_HINT_AGAIN), SPW_OFFER_SPILL);
+	STAT_IS(tensors_given_up, 1);
+	assert_int_equal(taken(&decided), SPW_TAKE_AGAIN);
+	copy = copied(&decided, 3);
+	assert_int_equal(restored(&copy), 0);
+	taken_from_owner(&copy);
+	gone(&copy);
 }
 
 RIG_CASE(test_that_it_may_be_is_no_order)
