@@ -65,6 +65,7 @@ static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 		session->tracer = new_ref(Py_None);
 		session->frame = new_ref(Py_None);
 		session->trial = new_ref(Py_None);
+		session->operations = new_ref(Py_None);
 		session->places = new_ref(Py_None);
 		session->excluded = PySet_New(NULL);
 		session->records = PyDict_New();
@@ -87,6 +88,7 @@ static int session_traverse(PyObject *object, visitproc visit, void *arg)
 	Py_VISIT(session->tracer);
 	Py_VISIT(session->frame);
 	Py_VISIT(session->trial);
+	Py_VISIT(session->operations);
 	Py_VISIT(session->records);
 	Py_VISIT(session->places);
 	for (uint32_t place = 0; place < session->owners.max; place++)
@@ -104,6 +106,7 @@ static int session_clear(PyObject *object)
 	Py_CLEAR(session->tracer);
 	Py_CLEAR(session->frame);
 	Py_CLEAR(session->trial);
+	Py_CLEAR(session->operations);
 	Py_CLEAR(session->places);
 	return 0;
 }
@@ -128,6 +131,8 @@ static void session_dealloc(PyObject *object)
 static PyMethodDef session_methods[] = {
 	{"pack", session_pack, METH_O, "The pack hook."},
 	{"save", session_save, METH_O, "Save a tensor, whether the step is recorded or not."},
+	{"discard", session_discard, METH_VARARGS,
+	 "Save a tensor that a frame, the first argument, recomputes; it is discarded."},
 	{"input", session_input, METH_O, "Save a tensor that a scope is recomputed from."},
 	{"inner", session_inner, METH_VARARGS,
 	 "Save the elements of a tensor subclass; second argument: whether that is a view."},
@@ -151,6 +156,7 @@ static PyMemberDef session_members[] = {
 	{"tracer", T_OBJECT, offsetof(struct session, tracer), 0, NULL},
 	{"frame", T_OBJECT, offsetof(struct session, frame), 0, NULL},
 	{"trial", T_OBJECT, offsetof(struct session, trial), 0, NULL},
+	{"operations", T_OBJECT, offsetof(struct session, operations), 0, NULL},
 	{"places", T_OBJECT, offsetof(struct session, places), 0, NULL},
 	{"discards_all", T_BOOL, offsetof(struct session, discards_all), 0, NULL},
 	{"excluding", T_INT, offsetof(struct session, excluding), 0, NULL},

@@ -209,7 +209,8 @@ enum spw_cache_hint hint_of(const struct saved *saved, const struct seen *seen)
 		PyErr_Clear(); /* kept or spilled, like tensors that cannot be recomputed */
 	if (is_known <= 0)
 		return SPW_HINT_NONE;
-	return session->discards_all ? SPW_HINT_GIVE_UP : SPW_HINT_AGAIN;
+	return session->discards_all || frame_now(session)->is_decided ? SPW_HINT_GIVE_UP
+								       : SPW_HINT_AGAIN;
 }
 
 /* ---- On memory that has its bytes ---- */

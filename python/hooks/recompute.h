@@ -5,10 +5,14 @@
 
 #include "session.h"
 
-/* One run of a scope. The package derives its own type, which knows how to run it again. */
+/*
+ * One run of a scope, or of an operation. The package derives its own types, which know how to run
+ * it again.
+ */
 struct frame {
 	PyObject_HEAD struct saved *discarded, **discarded_end; /* in the order of saving */
 	uint32_t saves, seen; /* tensors saved: in the forward pass, and in recomputation */
+	bool is_decided;      /* what it saves is discarded, whatever the plan says */
 };
 
 extern PyTypeObject *frame_type;

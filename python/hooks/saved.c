@@ -316,6 +316,25 @@ PyObject *session_save(PyObject *object, PyObject *tensor)
 	return save_as(object, tensor, SEEN_SAVED, false);
 }
 
+/*
+ * discard(frame, tensor): the frame, of an operation, can recompute it. Kept all the same: what is
+ * small, not offloaded, or of a storage with other bytes around it.
+ */
+PyObject *session_discard(PyObject *object, PyObject *args)
+{
+	struct session *session = (struct session *)object;
+	PyObject *scope = session->frame, *frame, *tensor, *packed;
+
+	if (!PyArg_ParseTuple(args, "O!O", frame_type, &frame, &tensor))
+		return NULL;
+	((struct frame *)frame)->is_decided = true;
+	((struct frame *)frame)->saves++;
+	session->frame = new_ref(frame);
+	packed = session_save(object, tensor);
+	set_ref(&session->frame, scope);
+	return packed;
+}
+
 PyObject *session_keep(PyObject *object, PyObject *tensor)
 {
 	const struct seen seen = {.tensor = tensor};
@@ -360,7 +379,7 @@ PyObject *session_keep_counted(PyObject *object, PyObject *args)
 	return kept;
 }
 
-/* The package handles steps that are recorded or tried. */
+/* The package handles steps that are recorded or tried, and operations that are recomputed. */
 PyObject *session_pack(PyObject *object, PyObject *tensor)
 {
 	struct session *session = (struct session *)object;
@@ -371,7 +390,8 @@ PyObject *session_pack(PyObject *object, PyObject *tensor)
 		return NULL;
 	if (frame)
 		frame->saves++;
-	if (session->tracer == Py_None && session->trial == Py_None)
+	if (session->tracer == Py_None && session->trial == Py_None &&
+	    session->operations == Py_None)
 		return session_save(object, tensor);
 	return PyObject_CallMethodObjArgs(object, names.pack_watched, tensor, NULL);
 }

@@ -14,11 +14,12 @@ struct saved;
 struct session {
 	PyObject_HEAD struct leases *leases;
 	PyObject *cache, *device, *excluded, *tracer;
-	PyObject *frame;   /* of the running scope that can be recomputed, or None */
-	PyObject *trial;   /* a list to which tensors are saved as well, or None */
-	char discards_all; /* that can be recomputed, whatever the plan says */
-	PyObject *records; /* of storages, by their identity */
-	PyObject *places;  /* of parameters on drives, by the same; or None */
+	PyObject *frame;      /* of the running scope that can be recomputed, or None */
+	PyObject *trial;      /* a list to which tensors are saved as well, or None */
+	PyObject *operations; /* which single operations are recomputed, or None */
+	char discards_all;    /* that can be recomputed, whatever the plan says */
+	PyObject *records;    /* of storages, by their identity */
+	PyObject *places;     /* of parameters on drives, by the same; or None */
 	Py_ssize_t prune_at;
 	int excluding; /* excluded modules that are running */
 	char unpacked; /* a backward pass was seen since this was last cleared */

@@ -25,17 +25,29 @@ Mode = Literal["fastest", "budget", "spill", "observe"]
 
 MODES: Dict[Mode, int] = {"fastest": 2, "budget": 3, "spill": 0, "observe": 1}
 
-WITHOUT_STORE = ("observe", "budget")
+WITHOUT_STORE = ("observe", "fastest", "budget")
 
 POINTS_MAX = 512  # of a profile
 
 STAGE_FORWARD, STAGE_BACKWARD = 0, 1
 
 
+def mode_of(mode: Mode) -> int:
+    """As the library numbers it.
+
+    :raises ValueError: there is no such mode
+    """
+    if str(mode) == "positional":
+        raise ValueError(
+            'mode="positional" is no longer a mode of the cache: use "fastest", which plans '
+            "no worse; `spillway replay --mode positional` compares the two on a recorded step")
+    return choice("mode", mode, MODES)
+
+
 class Cache(Handle):
     """A tensor cache over a store.
 
-    :param store: where to spill; may be None in mode "observe"
+    :param store: where to spill; may be None in modes "observe", "fastest" and "budget"
     :param memory_bytes: offload()'s budget_bytes
     :param record_model: what is recorded, in words
 
@@ -65,11 +77,7 @@ class Cache(Handle):
         self._recorder = c_void_p()
         opts = library.options(library.CacheOpts)
         self.mode = mode
-        if str(mode) == "positional":
-            raise ValueError(
-                'mode="positional" is no longer a mode of the cache: use "fastest", which plans '
-                "no worse; `spillway replay --mode positional` compares the two on a recorded step")
-        opts.mode = choice("mode", mode, MODES)
+        opts.mode = mode_of(mode)
         lengths = {"min_bytes": min_bytes, "staging_bytes": staging_bytes,
                    "prefetch_bytes": prefetch_bytes, "memory_bytes": memory_bytes}
         for name, value in lengths.items():
@@ -80,8 +88,8 @@ class Cache(Handle):
         opts.endurance_bytes = library.size("endurance_bytes", endurance_bytes)
         if store is None and mode not in WITHOUT_STORE:
             raise ValueError(
-                'a store is needed, except in mode "observe", and in mode "budget" where scopes '
-                "may be recomputed")
+                'a store is needed, except in mode "observe", and where "fastest" and "budget" are '
+                "met by recomputing")
         self.min_bytes = int(opts.min_bytes)
         handle = c_void_p()
         store_handle = None if store is None else store.handle

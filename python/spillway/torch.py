@@ -56,7 +56,8 @@ from ._offload.reports import Reports
 from ._offload.session import Session
 from ._params.residency import by_storage
 from ._params.stats import ParameterStats
-from ._recompute.recompute import Recomputer, Recompute, recomputer_of
+from ._recompute.operations import Operations
+from ._recompute.recompute import Recomputer, Recompute, may_recompute
 from ._report.files import asked
 from ._report.step_trace import StepTrace
 from .cache import STAGE_BACKWARD, STAGE_FORWARD, Cache, Mode
@@ -135,9 +136,15 @@ class Offload(Reports, contextlib.ContextDecorator):
             self._session.heap = Mapped(cache.min_bytes)
         self._session.places = None if parameters is None else by_storage
         names = {module: name for name, module in model.named_modules()}
-        self._recomputer: Optional[Recomputer] = recomputer_of(
-            self._session, model, {module: names.get(module) or type(module).__name__
-                            for module in scopes}, recompute)
+        self._recomputer: Optional[Recomputer] = None
+        self._operations: Optional[Operations] = None
+        may = may_recompute(self._session, recompute)
+        if may and recompute != "operations":
+            self._recomputer = Recomputer(
+                self._session, model, {module: names.get(module) or type(module).__name__
+                                       for module in scopes}, recompute)
+        if may and not callable(recompute):
+            self._operations = self._session.operations = Operations(model, cache.min_bytes)
         self._report_path = asked(0 if self._store_before is None else self._store_before.partition)
         cache.last_use = weakref.WeakMethod(self._summarize)
         self._progress: Optional[Progress] = None
@@ -301,6 +308,7 @@ class Offload(Reports, contextlib.ContextDecorator):
     def _let_go(self) -> None:
         """Keeping this for its report must not keep the model, nor what is excluded of it."""
         self._model, self._recomputer, self._exclude = nn.Module(), None, None
+        self._operations = self._session.operations = None
         self._scopes, self._module_hooks = [], []
 
     @property
@@ -381,6 +389,8 @@ class Offload(Reports, contextlib.ContextDecorator):
         session = self._session
         if self._recomputer is not None:
             self._recomputer.step_begins()
+        if self._operations is not None:
+            self._operations.step_begins()
         session.cache.call(fast.spw_cache_step)
         session.border()
         if self._parameters is not None:
@@ -449,6 +459,8 @@ class Offload(Reports, contextlib.ContextDecorator):
         self._session.excluded |= identities(tensors_in((args, kwargs)))
         self._called, self._session.begins = True, False
         self._begin_pass()
+        if self._operations is not None:
+            self._operations.watch_begins()
 
     def _first_save(self) -> None:
         """After a backward pass, of a model that has not been called itself."""
@@ -473,10 +485,16 @@ class Offload(Reports, contextlib.ContextDecorator):
             self._micro_batch += 1
 
     def _model_leave(self, _module: nn.Module, _args: Any, _result: Any) -> None:
-        if self._recomputer is not None:
-            self._recomputer.forget()
+        self._leave_recomputing()
         self._session.drain()
         self._resident.look()
+
+    def _leave_recomputing(self) -> None:
+        if self._recomputer is not None:
+            self._recomputer.forget()
+        if self._operations is not None:
+            self._operations.watch_ends()
+            self._operations.forget()
 
     def _scope_enter(self, key: int, name: str, module: nn.Module, args: Any,
                      kwargs: Any = None) -> None:
@@ -531,7 +549,7 @@ class Offload(Reports, contextlib.ContextDecorator):
         self._session.excluding = 0
         if self._recomputer is not None:
             self._recomputer.abandon()
-            self._recomputer.forget()
+        self._leave_recomputing()
         while self._entered:
             if self._entered.pop() and not self._session.cache.closed:
                 with contextlib.suppress(SpillwayError):  # closed by another thread since
@@ -605,7 +623,8 @@ def offload(
 
     :param model: used to know parameters, buffers and layers; not changed
     :param store: an open store; or the drives of one, which is then opened on the partition of this
-        rank and closed by close(); may be None in mode "observe", and in "budget" with recompute
+        rank and closed by close(); may be None in mode "observe", and in the modes that plan with
+        recompute
     :param mode: "fastest": after a first step that is only measured, plan the lowest peak without
         waiting for drives; "budget": plan the fewest bytes written such that activations fit
         budget_bytes; "spill": by a fixed rule, all but what the backward pass needs first;
@@ -623,9 +642,10 @@ def offload(
         says so once. State and parameters on this store are written in any case, and count too
     :param endurance_bytes: that each drive may be written in its life, by its maker ("600TB");
         default: by its health page, which it takes root to read. report() says how long they last
-    :param recompute: "auto": recompute scopes in the backward pass where that costs less than
-        keeping or spilling their tensors; a function of (name, module): only scopes for which it
-        is true. Modes "fastest" and "budget", PyTorch 2.1 or later. docs/GUIDE.md, *Recomputing*
+    :param recompute: "operations": recompute single cheap operations, such as norms and activation
+        functions, in the backward pass; "auto": and scopes, where that costs less than keeping or
+        spilling their tensors; a function of (name, module): only scopes for which it is true.
+        Modes "fastest" and "budget", PyTorch 2.1 or later. docs/GUIDE.md, *Recomputing*
     :param scopes: the modules after which the cache decides: a list, or a function of (name,
         module); default: the children of the outermost ModuleLists and Sequentials; with recompute
         also their parts, see parts_of()

@@ -4,12 +4,14 @@
 spillway depends on PyTorch's version."""
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
-from typing import Any, Callable, List
+from typing import Any, Callable, ContextManager, List
 
 import torch
 from torch import nn
+from torch.utils import _python_dispatch
 
 _HAS_UNTYPED = hasattr(torch.Tensor, "untyped_storage")  # from 2.0 on
 
@@ -122,6 +124,17 @@ def _probe_for_backward() -> Callable[[], bool]:
         return True
 
     return probe
+
+
+def unseen_by_modes() -> ContextManager[Any]:
+    """What runs in this context is not seen by the modes that see all operations. PyTorch's own way
+    imports its compiler, which takes seconds: so only where more than one mode may be there."""
+    mode = _python_dispatch._get_current_dispatch_mode()
+    if mode is None:
+        return contextlib.nullcontext()
+    if torch._C._len_torch_dispatch_stack() == 1:
+        return _python_dispatch._pop_mode_temporarily()
+    return _python_dispatch._disable_current_modes()
 
 
 def in_checkpoint() -> bool:

@@ -13,7 +13,7 @@ from torch import nn
 from .._core import library
 from .._core.library import Size
 from .._core.scopes import layers_of
-from ..cache import MODES, Cache, Mode
+from ..cache import Cache, Mode, mode_of
 from ..store import Store, choice
 
 if TYPE_CHECKING:
@@ -92,12 +92,12 @@ def check_arguments(model: nn.Module, mode: Mode, budget_bytes: Optional[Size], 
             "ScriptModules do not support saved-tensor hooks; pass an nn.Module")
     if not isinstance(sizes, Sizes):
         raise TypeError(f"sizes must be spillway.torch.Sizes(...), not {type(sizes).__name__}")
-    choice("mode", mode, MODES)
+    mode_of(mode)
     if not callable(recompute):
-        choice("recompute", recompute, {"auto": 0, "never": 1})
-    if recompute == "never" and store is None and mode == "budget":
+        choice("recompute", recompute, {"auto": 0, "operations": 1, "never": 2})
+    if recompute == "never" and store is None and mode in ("fastest", "budget"):
         raise ValueError(
-            'a budget without a store is met by recomputing: give drives, or recompute="auto"')
+            'a store is needed: give drives, or without any recompute="auto", or mode="observe"')
     if (mode == "budget") != (budget_bytes is not None):
         raise ValueError('mode "budget" and budget_bytes belong together: give both or neither')
     if budget_bytes is not None:

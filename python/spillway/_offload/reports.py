@@ -37,6 +37,7 @@ class Reports:
     _parameters: Optional[Parameters]
     _scopes: List[nn.Module]
     _recomputer: Any
+    _operations: Any
     _session: Session
     _resident: Resident
     _progress: Optional[Progress]
@@ -139,7 +140,9 @@ class Reports:
         refused = {} if self._recomputer is None else self._recomputer.refused
         plans = scope_plans(reasons, planned, names, {
             key: refused[module] for key, module in keys.items() if module in refused})
-        print(text_of(plans, planned), file=file or sys.stdout)
+        operations = "" if self._operations is None else self._operations.words()
+        print(text_of(plans, planned), *filter(None, [operations]), sep="\n",
+              file=file or sys.stdout)
         return plans
 
     def _run(self) -> Run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from typing import Any, Callable, Dict, Optional, Protocol, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Protocol, Set, Tuple
 
 from torch import Tensor
 
@@ -19,6 +19,9 @@ from ..report import NOT_WRITTEN
 from .heap import Mapped
 from .trial_saves import FirstRun
 from .._core.wrapped import bytes_in, kind_of, memory_of, wrapped
+
+if TYPE_CHECKING:
+    from .._recompute.operations import Operations
 
 _log = logging.getLogger("spillway")
 
@@ -63,6 +66,7 @@ class Session(hooks.Session):  # type: ignore[misc]
     tracer: Optional[StepTrace]
     frame: Any  # of the running scope, if it can be recomputed
     trial: Optional[FirstRun]  # also notes what is saved
+    operations: Optional[Operations]  # which single operations are recomputed
     discards_all: bool  # discard all that can be recomputed, whatever the plan: for tests
     unpacked: bool  # a backward pass has been seen since this was last cleared
     begins: bool  # the first save after that begins a step: nothing else is known to
@@ -88,7 +92,8 @@ class Session(hooks.Session):  # type: ignore[misc]
         began = 0 if tracer is None else time.perf_counter_ns()
         if self.trial is not None:
             self.trial.add(tensor)
-        packed = self.save(tensor)
+        operations = self.operations
+        packed = self.save(tensor) if operations is None else operations.pack(self, tensor)
         if tracer is not None:
             self.trace("save", began, packed)
         return packed

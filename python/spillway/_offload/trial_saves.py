@@ -13,10 +13,10 @@ from typing import Any, Iterator, List, Optional, Set
 
 import torch
 from torch import Tensor
-from torch.utils import _python_dispatch
 
 from .._core.scopes import identities, tensors_in
 from .._core.tensors import plain
+from .._core.torch_compat import unseen_by_modes
 
 # To compare bits, whatever the strides: of complex numbers of 16 bytes, as pairs.
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -95,7 +95,7 @@ class SecondRun:
         for each in self._shown.by(tensor):
             held = self._left.pop() if self._left else None
             if self._differs is None:
-                with _python_dispatch._disable_current_modes():  # comparing is not part of the run
+                with unseen_by_modes():  # comparing is not part of the run
                     self._differs = DIFFERS if held is None else held.differs(each)
 
     def differs(self) -> Optional[str]:
@@ -103,7 +103,7 @@ class SecondRun:
         return DIFFERS if self._left else self._differs
 
 
-def _bits_of(tensor: Tensor) -> Tensor:
+def bits_of(tensor: Tensor) -> Tensor:
     if tensor.dtype is torch.bool:
         return tensor
     if tensor.element_size() not in _INTEGERS:
@@ -124,4 +124,4 @@ def is_same(one: Tensor, other: Tensor) -> bool:
             or flags != (other.is_conj(), other.is_neg())):
         return False
     one, other = plain(one, *flags), plain(other, *flags)
-    return _is_same_memory(one, other) or torch.equal(_bits_of(one), _bits_of(other))
+    return _is_same_memory(one, other) or torch.equal(bits_of(one), bits_of(other))

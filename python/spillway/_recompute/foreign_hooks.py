@@ -120,3 +120,17 @@ class Aside:
 def _own_of(hooks: Dict[Any, Any]) -> Dict[Any, Any]:
     return collections.OrderedDict(
         (key, hook) for key, hook in hooks.items() if not _is_foreign(hook))
+
+
+def several_ranks() -> bool:
+    distributed = torch.distributed
+    return (distributed.is_available() and distributed.is_initialized()
+            and distributed.get_world_size() > 1)
+
+
+def gradients_leave_early(model: nn.Module) -> bool:
+    """Whether gradients may be used before the backward pass ends: by other ranks, or by hooks, as
+    of an optimizer that steps during the pass."""
+    return several_ranks() or any(
+        parameter._backward_hooks or parameter._post_accumulate_grad_hooks
+        for parameter in model.parameters())

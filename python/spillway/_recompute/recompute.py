@@ -19,7 +19,7 @@ from typing import (TYPE_CHECKING, Any, Callable, ContextManager, Dict, Iterable
                     Optional, Sequence, Set, Tuple, Union)
 
 import torch
-from torch import Tensor, nn, overrides
+from torch import Tensor, nn
 from torch.utils import _python_dispatch
 
 from .._core.hooks_loader import Stop, hooks
@@ -31,8 +31,10 @@ from .._offload.session import Session
 from .._offload.trial_saves import FirstRun, SecondRun, is_same
 from .._params.offloaded_param import OnDrives
 from .effects import Beyond, Reached, Snapshot, snapshot_of
-from .foreign_hooks import Aside, foreign_on, is_gathering
+from .foreign_hooks import (Aside, foreign_on, gradients_leave_early, is_gathering,
+                            several_ranks)
 from .generators import Random
+from .watch import watcher_now
 from .watched import Unseen
 
 if TYPE_CHECKING:  # imported only for a model that has tensors on a device
@@ -40,7 +42,7 @@ if TYPE_CHECKING:  # imported only for a model that has tensors on a device
 
 _log = logging.getLogger("spillway")
 
-Recompute = Union[Literal["auto", "never"], Callable[[str, nn.Module], bool]]
+Recompute = Union[Literal["auto", "operations", "never"], Callable[[str, nn.Module], bool]]
 
 OLDEST = "2.1"  # before, hooks could not end a forward pass early
 
@@ -335,14 +337,12 @@ class Recomputer:
         self._instead: Dict[nn.Module, nn.Module] = {}  # scope: the outer one that is tried instead
 
     def alone(self, forbids: bool) -> _Alone:
-        return _Alone(forbids, _several_ranks() and not self._vouched)
+        return _Alone(forbids, several_ranks() and not self._vouched)
 
     def gradients_leave_early(self) -> bool:
         """Whether gradients may be used before the backward pass ends: by other ranks, or by hooks,
         as of an optimizer that steps during the pass."""
-        return _several_ranks() or any(
-            parameter._backward_hooks or parameter._post_accumulate_grad_hooks
-            for parameter in self._model.parameters())
+        return gradients_leave_early(self._model)
 
     def verdict_on(self, module: nn.Module) -> "Verdict":
         """For a recomputation on a device."""
@@ -428,7 +428,7 @@ class Recomputer:
 
     def _is_watched(self) -> bool:
         """Whether another mode sees each operation: it would see those of a second run, too."""
-        watcher = _watcher()
+        watcher = watcher_now()
         if watcher is not None and not self._waits:
             self._waits = True
             _log.info("nothing more is discarded for recomputation while a %s sees all operations "
@@ -554,27 +554,11 @@ def modes_of(module: nn.Module) -> Tuple[bool, ...]:
     return tuple(part.training for part in module.modules())
 
 
-def _several_ranks() -> bool:
-    distributed = torch.distributed
-    return (distributed.is_available() and distributed.is_initialized()
-            and distributed.get_world_size() > 1)
-
-
-def _watcher() -> Optional[str]:
-    """The name of a foreign mode that sees all operations, or None."""
-    mode: Any = _python_dispatch._get_current_dispatch_mode()
-    modes = [*overrides._get_current_function_mode_stack(), *([] if mode is None else [mode])]
-    return next((type(each).__name__ for each in modes if type(each).__name__ != "DeviceContext"),
-                None)
-
-
-def recomputer_of(session: Session, model: nn.Module, scopes: Dict[nn.Module, str],
-             recompute: Recompute) -> Optional[Recomputer]:
-    """None: nothing is ever recomputed."""
+def may_recompute(session: Session, recompute: Recompute) -> bool:
     if recompute == "never" or session.cache.mode not in ("fastest", "budget"):
-        return None
+        return False
     if is_before(OLDEST):
         _log.info("nothing is recomputed: that needs PyTorch %s or later, and this is %s",
                   OLDEST, torch.__version__)
-        return None
-    return Recomputer(session, model, scopes, recompute)
+        return False
+    return True

@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: MIT
+# spillway/_recompute/operations.py - single operations that are recomputed in the backward pass
+"""A tensor that a cheap operation made of other saved tensors (a norm, an activation function, a
+product) is discarded when it is saved and computed once more when it is used. No module is run
+again, and no mode sees the step: which places of the step can be recomputed is learnt in one step
+(watch.py), where each is tried and compared bit for bit.
+
+From then on a save is known by its place, the number of saves before it. On the host a row of it is
+computed first and compared: if it differs, the step is another one, and keeps what it saves. The
+bytes are compared by checksum, as those of recomputed scopes are."""
+from __future__ import annotations
+
+import collections
+import contextlib
+import errno
+import logging
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from .._core.hooks_loader import Stop, hooks
+from .._core.library import SpillwayError, bytes_text
+from .._core.torch_compat import has_compiled, in_backward, is_compiled, storage_of
+from .expressions import Leaf, computed
+from .foreign_hooks import gradients_leave_early
+from .watch import Recipe, Watch, row_is_same, watcher_now
+
+if TYPE_CHECKING:
+    from .._gpu.recompute_check import Verdict, Verdicts
+    from .._offload.session import Session
+
+_log = logging.getLogger("spillway")
+
+SLACK = 0.02  # of a step: the most that its operations may take, as the planner allows scopes
+# For a byte, of both checksums. Measured: XXH3 reads 8 to 12 GB/s of memory.
+_CHECKED_NS = 2 / 8.0
+_WATCHES_MAX = 8  # steps that are watched; between two that find nothing in common, twice as many
+
+
+class OperationFrame(hooks.Frame):  # type: ignore[misc]
+    """A result that was discarded, and what it is computed from."""
+
+    __slots__ = ("operations", "session", "recipe", "packed", "views", "_verdict")
+
+    def __init__(self, operations: "Operations", session: "Session", recipe: Recipe,
+                 packed: Dict[int, Any]) -> None:
+        self.operations = operations
+        self.session = session
+        self.recipe = recipe
+        self.packed = packed
+        self.views: List[Tuple[Any, Any, int]] = []  # of each save
+        self._verdict: Optional["Verdict"] = None
+
+    def verdict(self) -> "Verdict":
+        """For the current recomputation."""
+        if self._verdict is None:
+            self._verdict = self.operations.verdict_on(self.recipe, self.session)
+        return self._verdict
+
+    def compute(self) -> None:
+        """Called when the first of its saves is used.
+
+        :raises SpillwayError: ESTALE the bytes differ; or a drive failed
+        """
+        with self.operations.computing:
+            if not self.begin():
+                return
+            self._verdict = None
+            try:
+                saved = {place: hooks.unpack(packed) for place, packed in self.packed.items()}
+                result = computed(self.recipe.call, lambda leaf: leaf.of(saved[leaf.place]))
+                with contextlib.suppress(Stop):
+                    for size, stride, offset in self.views:
+                        self.capture(result.as_strided(size, stride, offset))
+            except SpillwayError as error:
+                if error.errno != errno.ESTALE:
+                    raise
+                raise self.operations.mismatched(self.recipe, str(error)) from error
+            except ValueError as error:  # it has become one of another kind
+                raise self.operations.mismatched(self.recipe, str(error)) from error
+            except RuntimeError as error:  # modified in place: so it may be in the next step
+                self.recipe.refused = str(error)
+                raise
+            self.packed = {}
+
+
+class _Spot:
+    """What becomes of a save: at a place where something is recomputed or recomputed from."""
+
+    __slots__ = ("kind", "recipe", "is_leaf", "drops")
+
+    def __init__(self, kind: Tuple[torch.dtype, int]) -> None:
+        self.kind = kind
+        self.recipe: Optional[Recipe] = None
+        self.is_leaf = False
+        self.drops: List[int] = []  # leaves that nothing later is computed from
+
+
+class Operations:
+    """Which operations are recomputed, of an Offload.
+
+    :param min_bytes: smaller tensors are kept
+    """
+
+    def __init__(self, model: nn.Module, min_bytes: int) -> None:
+        self._model = weakref.ref(model)
+        self._min_bytes = min_bytes
+        self.computing = threading.RLock()  # several threads may run backward passes
+        self.recipes: List[Recipe] = []  # in force
+        self._watch: Optional[Watch] = None
+        self._watches = 0
+        self._wait = 0       # steps until the next watch
+        self._found: List[Recipe] = []  # by a watch, before it is known how long a step takes
+        self._kinds: List[Tuple[torch.dtype, int]] = []
+        self._by_place: Dict[int, Recipe] = {}
+        self._spots: Dict[int, _Spot] = {}
+        self._began_ns = 0
+        self._steps = 0
+        self._verdicts: Optional["Verdicts"] = None
+        self._clear()
+
+    # ---- Steps -----------------------------------------------------------------------------------
+
+    def _clear(self) -> None:
+        """Of the running step."""
+        self._place = 0
+        self._lost = False
+        self._packed: Dict[int, Any] = {}
+        self._tensors: Dict[int, Tensor] = {}
+        self._versions: Dict[int, int] = {}
+        self._frames: Dict[int, OperationFrame] = {}
+        self._storages: Dict[int, int] = {}
+
+    def step_begins(self) -> None:
+        now_ns = time.monotonic_ns()
+        step_ns, self._began_ns = now_ns - self._began_ns, now_ns
+        watch, lost = self._watch, self._lost
+        self._clear()
+        self._watch = None
+        if watch is not None:
+            self._by_place, self._kinds = watch.ended(), watch.kinds
+            self._found = list(dict.fromkeys(self._by_place.values()))
+        elif self._found:
+            self._choose(step_ns)
+        elif lost or self._steps == 1:  # in the first one scopes are tried
+            self._watch_if_due()
+        self._steps += 1
+
+    def _watch_if_due(self) -> None:
+        if self._wait > 0:
+            self._wait -= 1
+        elif self._watches < _WATCHES_MAX and self._can_watch():
+            self._wait = (1 << self._watches) - 1
+            self._watches += 1
+            self._spots, self.recipes = {}, []
+            self._watch = Watch(self._min_bytes)
+
+    def _can_watch(self) -> bool:
+        model = self._model()
+        compiled = model is None or has_compiled() or any(map(is_compiled, model.modules()))
+        if compiled:
+            _log.info("no single operations are recomputed: with torch.compile that is the "
+                      "compiler's choice")
+            self._watches = _WATCHES_MAX
+        return not compiled
+
+    def watch_begins(self) -> None:
+        """The model is called."""
+        if self._watch is not None and watcher_now() is None:
+            self._watch.push()
+
+    def watch_ends(self) -> None:
+        if self._watch is not None:
+            self._watch.pop()
+
+    def _choose(self, step_ns: int) -> None:
+        """Those that free the most for their time, within the slack."""
+        left_ns, chosen = SLACK * step_ns, []
+        for recipe in sorted(self._found, key=lambda each: each.cost_ns / each.length):
+            cost_ns = recipe.cost_ns and recipe.cost_ns + _CHECKED_NS * recipe.length
+            if recipe.refused is None and cost_ns <= left_ns:
+                left_ns -= cost_ns
+                chosen.append(recipe)
+        self._found = []
+        self._put_in_force(chosen)
+
+    def _put_in_force(self, chosen: List[Recipe]) -> None:
+        self.recipes, self._spots = chosen, {}
+        members: Set[Recipe] = set(chosen)
+        last_of: Dict[int, int] = {}
+        for place, recipe in self._by_place.items():
+            if recipe in members:
+                self._spot(place).recipe = recipe
+        for recipe in chosen:
+            for leaf in recipe.leaves:
+                self._spot(leaf).is_leaf = True
+                last_of[leaf] = max(last_of.get(leaf, 0), recipe.first)
+        for leaf, last in last_of.items():
+            self._spot(last).drops.append(leaf)
+        if chosen:
+            _log.info("%s", self.words())
+
+    def _spot(self, place: int) -> _Spot:
+        return self._spots.setdefault(place, _Spot(self._kinds[place]))
+
+    def words(self) -> str:
+        """What is recomputed in a step; "": nothing."""
+        if not self.recipes:
+            return ""
+        counts = collections.Counter(recipe.call.name for recipe in self.recipes)
+        each = ", ".join(f"{count} x {name}" for name, count in sorted(counts.items()))
+        length = sum(recipe.length for recipe in self.recipes)
+        return f"recomputed one by one: {bytes_text(length)} a step, results of {each}"
+
+    # ---- Saves -----------------------------------------------------------------------------------
+
+    def pack(self, session: "Session", tensor: Tensor) -> Any:
+        """What autograd keeps."""
+        if in_backward():
+            return session.save(tensor)
+        place = self._place
+        self._place += 1
+        if self._watch is not None:
+            self._watch.saved(tensor)
+            return session.save(tensor)
+        spot = self._spots.get(place)
+        if spot is None or self._lost:
+            return session.save(tensor)
+        if (tensor.dtype, tensor.dim()) != spot.kind:
+            return self._lose(session, tensor)
+        packed = None
+        if spot.recipe is not None:
+            packed = self._discard(session, place, spot.recipe, tensor)
+        if packed is None:
+            packed = session.save(tensor)
+        if spot.is_leaf and not self._lost:
+            self._packed[place], self._tensors[place] = packed, tensor.detach()
+            self._versions[place] = tensor._version
+        for leaf in spot.drops:
+            self._packed.pop(leaf, None)
+            self._tensors.pop(leaf, None)
+        return packed
+
+    def _lose(self, session: "Session", tensor: Tensor) -> Any:
+        """The step is not like the one that was watched: from here on all is saved."""
+        self._clear()
+        self._lost = True
+        return session.save(tensor)
+
+    def _discard(self, session: "Session", place: int, recipe: Recipe, tensor: Tensor) -> Any:
+        """None: it is to be saved."""
+        if recipe.refused is not None:
+            return None
+        identity = storage_of(tensor)._cdata
+        frame = self._frames.get(recipe.first)
+        if place == recipe.first:
+            frame = self._frame_of(session, recipe, tensor)
+        elif self._storages.get(recipe.first) != identity:
+            frame = None
+            self._lost = True
+        if frame is None:
+            return None
+        frame.views.append((tensor.shape, tensor.stride(), tensor.storage_offset()))
+        packed = session.discard(frame, tensor)
+        if place < recipe.last:
+            self._frames[recipe.first], self._storages[recipe.first] = frame, identity
+        else:
+            self._frames.pop(recipe.first, None)
+        return packed
+
+    def _frame_of(self, session: "Session", recipe: Recipe,
+                  tensor: Tensor) -> Optional[OperationFrame]:
+        try:
+            packed = {leaf: self._packed[leaf] for leaf in recipe.leaves}
+            if watcher_now() is not None:
+                raise ValueError("a mode sees all operations")
+            if tensor._version != 0 or any(
+                    self._tensors[leaf]._version != self._versions[leaf] for leaf in recipe.leaves):
+                raise ValueError("it was modified in place")
+            if tensor.is_cpu and not row_is_same(recipe.call, self._value, tensor):
+                raise ValueError("it is the result of another operation")
+        except (KeyError, ValueError, RuntimeError):
+            self._lost = True
+            return None
+        return OperationFrame(self, session, recipe, packed)
+
+    def _value(self, leaf: Leaf) -> Tensor:
+        return leaf.of(self._tensors[leaf.place])
+
+    def forget(self) -> None:
+        """The forward pass has ended: nothing later is computed from what it saved."""
+        self._packed.clear()
+        self._tensors.clear()
+        self._frames.clear()
+
+    # ---- Recomputed ------------------------------------------------------------------------------
+
+    def gradients_leave_early(self) -> bool:
+        model = self._model()
+        return model is None or gradients_leave_early(model)
+
+    def verdict_on(self, recipe: Recipe, session: "Session") -> "Verdict":
+        """For a recomputation on a device."""
+        from .._gpu.recompute_check import Verdict, Verdicts
+
+        if self._verdicts is None:
+            assert session.device is not None
+            self._verdicts = Verdicts(self, session.device.table)
+        return Verdict(self._verdicts, recipe)
+
+    def mismatched(self, recipe: Any, why: str) -> SpillwayError:
+        recipe.refused = why
+        name = recipe.call.name
+        _log.info("the result of %s that is saved as number %d is not recomputed: %s", name,
+                  recipe.first + 1, why)
+        return SpillwayError(
+            errno.ESTALE,
+            f"the result of {name} that was saved as number {recipe.first + 1} of the step was "
+            f"recomputed in the backward pass and differs ({why}): its gradients would be wrong. "
+            "Something that it depends on has changed in between. It will not be recomputed any "
+            "more: zero all gradients and go on with the next step, or call offload() with "
+            'recompute="never"')
