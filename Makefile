@@ -323,6 +323,11 @@ bench-torch: ## GPT, BERT and T5 kept, recomputed, spilled, throttled: memory, t
 bench-turns: ## step times of GPT, BERT and T5 kept, recomputed and spilled, step by step in turn; BENCH_OPTIONS=
 	@scripts/deps.sh build demo bench && $(MAKE) --no-print-directory all && SPW_BUILD=$(abspath $(BUILD)) tests/bench/turns.sh
 
+.PHONY: bench-operations
+bench-operations: ## GPT, BERT, T5 and a Llama with single operations recomputed, no store: memory, time, every bit; BENCH_OPTIONS=
+	@scripts/deps.sh build demo && $(MAKE) --no-print-directory all && mkdir -p $(BUILD)/bench && \
+		SPILLWAY_LIBRARY=$(abspath $(BUILD))/libspillway.so $${PYTHON:-python3} tests/bench/operations.py --out $(BUILD)/bench $(BENCH_OPTIONS)
+
 .PHONY: fio-jobs
 fio-jobs: all ## the job files of fio's source by fio and by spillway bench: bytes and transfers of each job; ONLY=WORD
 	@tools/fio_engine/fetch.sh $(BUILD)/fio-src && tests/bench/fio_jobs.py --source $(BUILD)/fio-src --spillway $(BUILD)/spillway \

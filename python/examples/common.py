@@ -123,9 +123,9 @@ def arguments(description: str, argv: Any = None, ranks: int = 0) -> argparse.Na
     option("--cache", default=None,
            help="how the tensor cache decides: see spillway.torch.offload's mode")
     option("--budget-bytes", type=positive, help="with --cache budget: memory for activations")
-    option("--recompute", choices=("never", "auto"), default="never",
-           help="mode spillway: recompute where that costs less; with --cache budget "
-           "it needs no --devices (never)")
+    option("--recompute", choices=("never", "operations", "auto"), default="never",
+           help="mode spillway: recompute single operations, or also scopes where that costs less; "
+           "then it needs no --devices (never)")
     option("--partition", type=int, default=0,
            help="mode spillway: of a store that several programs share (0)")
     option("--arena-bytes", type=positive,
@@ -147,8 +147,7 @@ def arguments(description: str, argv: Any = None, ranks: int = 0) -> argparse.Na
                help=f"processes to start, if torchrun has not ({ranks})")
     args = parser.parse_args(argv)
     args.heads = args.heads or max(1, args.hidden // 64)
-    if args.mode == "spillway" and not args.devices and not (
-            args.cache == "budget" and args.recompute == "auto"):
+    if args.mode == "spillway" and not args.devices and args.recompute == "never":
         parser.error("--mode spillway needs --devices")
     if args.hidden % args.heads:
         parser.error("--hidden must be a multiple of --heads")

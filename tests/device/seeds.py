@@ -34,7 +34,6 @@ from spillway._core.library import fast
 from machine import machine
 from troubles import Troubled
 
-STEPS = 3
 SECONDS_MAX = 120  # of one seed, which takes half a second: then it hangs
 WATCH_SECONDS = 10
 TROUBLES = ("interrupt", "copies fail", "exception")
@@ -156,19 +155,21 @@ class Case:
         self.small = dice.random() < 0.4  # a store with little staging memory
         self.mode = dice.choice(("spill", "spill", "fastest", "budget"))
         self.trouble = dice.choice(TROUBLES) if dice.random() < 0.5 else None
-        self.trouble_step = dice.randrange(STEPS)
+        self.trouble_step = dice.randrange(6)
         self.trouble_at = dice.randint(0, 60)
         self.unused = dice.random() < 0.3  # a forward pass without a backward pass comes first
         self.tasks_take = dice.choice(((0, 0), (1000, 0.01), (100_000, 1)))  # by the device's clock
         self.dropout = dice.choice((0, 0, 0.25))
-        self.recompute = dice.choice(("never", "auto", "some"))
+        self.recompute = dice.choice(("never", "auto", "some", "operations"))
+        # Operations are recomputed from the fourth step on.
+        self.steps = 6 if self.recompute in ("auto", "operations") else 3
         self.discards_all = dice.random() < 0.8  # all that may be, whatever a plan says
         if self.recompute != "never":
             self.mode = dice.choice(("fastest", "budget"))
 
     def waits_max(self):
         """Of the host, for what was recomputed: for each device, when a backward pass ends."""
-        return 0 if self.recompute == "never" else STEPS * self.batches * machine.count
+        return 0 if self.recompute == "never" else self.steps * self.batches * machine.count
 
     def __str__(self):
         return ", ".join(f"{name} {value}" for name, value in vars(self).items())
@@ -190,7 +191,7 @@ def train(case, off_of, skip):
     off = off_of(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, foreach=False)
     seen, failed = [], []
-    for step in range(STEPS):
+    for step in range(case.steps):
         if step in skip:
             continue
         torch.manual_seed(case.seed * 10 + step)

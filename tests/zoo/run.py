@@ -30,7 +30,8 @@ import models  # noqa: E402
 import results  # noqa: E402
 
 CHILD = os.path.join(ROOT, "tests", "zoo", "child.py")
-MODES = ["plain", "observe", "spill", "fastest", "budget", "budget, recompute"]
+MODES = ["plain", "observe", "spill", "fastest", "budget", "budget, recompute",
+         "operations"]
 LAST_LINES = 6  # of a child's errors, where it ended
 
 
