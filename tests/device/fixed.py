@@ -185,7 +185,7 @@ def the_recomputing_peak_is_the_plans(store, drives):
     model, scope = model_of(), ROWS * WIDTH * 4 * 12
     budget = LAYERS * scope // 2
     off = offload(model, store if drives else None, "budget", budget_bytes=budget,
-                  recompute=lambda name, module: True)  # single operations are no part of plans
+                  recompute=lambda name, module: True)  # without single operations
     peaks, plans, again = [], [], []
     for step in range(10):
         peak_of(model, off, step)
