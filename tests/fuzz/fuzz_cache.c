@@ -184,7 +184,7 @@ static void open_cache(struct world *world)
 	struct spw_cache_opts opts;
 
 	spw_cache_opts_init(&opts, sizeof(opts));
-	opts.mode = (enum spw_cache_mode)(fuzz_byte(&world->bytes) % 5);
+	opts.mode = (enum spw_cache_mode)(fuzz_byte(&world->bytes) % 4);
 	opts.min_bytes = fuzz_byte(&world->bytes);
 	opts.staging_bytes = 1 + fuzz_number(&world->bytes) % 65536;
 	opts.prefetch_bytes = fuzz_number(&world->bytes) % 65536;
