@@ -306,7 +306,7 @@ static int examine_for_format(const struct format_run *run, struct spw_candidate
 {
 	if (!run->opts->force && (target->contents.store || target->contents.foreign))
 		return spw_drives__carries_error(target->path, &target->contents);
-	/* Questions of their own: --force out of habit must not answer them. */
+	/* --force is given out of habit; to lose these takes --erase. */
 	if (!run->opts->erase && target->contents.residue.found)
 		return spw_drives__residue_error(target->path, &target->contents.residue);
 	return run->opts->erase ? 0 : refuse_committed(target);

@@ -108,7 +108,7 @@ static const char *reason_of_refusal(int error, char *text, size_t len)
 		(void)snprintf(text, len, " (needs Linux 5.11)");
 	if (error == -ENOMEM)
 		(void)snprintf(text, len, " (see ulimit -l)");
-	/* Podman's profile for containers says so, and others that name no error of their own. */
+	/* Podman's seccomp profile returns ENOSYS, as do profiles that set no errno. */
 	if (error == -ENOSYS)
 		(void)snprintf(text, len,
 			       " (seccomp, as in many containers, or not in this kernel)");

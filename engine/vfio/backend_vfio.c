@@ -428,7 +428,7 @@ static inline void issue_transfer(struct vfio_device *d, uint32_t slot, bool is_
 	entry->words[7] = tag;
 }
 
-/* A plain transfer goes from the caller's io into the ring; others take the long way. */
+/* A plain transfer goes from the caller's io into the ring; others take the slow path. */
 SPW_UNGUARDED static int vfio_prepare(struct spw_queue *q, struct spw_io *io)
 {
 	struct vfio *v = q->front_state;
@@ -673,7 +673,7 @@ static void vfio_cancel(struct spw_queue *q, struct spw_part *part)
 
 /* ---- Completions ----------------------------------------------------------------------------- */
 
-/* A command that the long way issued, or that failed. */
+/* Ends a command that failed, or that took the slow path instead of vfio_prepare()'s. */
 __attribute__((noinline)) static void end_command(struct spw_queue *q, struct vfio_device *d,
 						  struct spw_part *part, uint32_t slot,
 						  uint32_t status)

@@ -71,7 +71,7 @@ static int bind_device(const struct spw_vfio_function *f)
 	ret = -errno;
 	if (ret == -EPERM)
 		return spw_vfio__unsafe_interrupts(f, "iommufd");
-	/* What another process has is invalid to the kernel, not busy; its group tells. */
+	/* The kernel says EINVAL, too, where another process has opened the device. */
 	if (ret == -EBUSY || ret == -EINVAL)
 		return spw_error(-EBUSY,
 				 "pci:%s cannot be bound to " IOMMU_NODE

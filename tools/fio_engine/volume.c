@@ -91,7 +91,7 @@ out:
 	return err;
 }
 
-/* A drive behind vfio is one process' alone: each job has it in turn. */
+/* Only one process can have a vfio drive open: it is closed, so that the next job can open it. */
 static void close_device(const struct spw_fio_config *config, struct spw_device *device)
 {
 	if (config->read_only || spw_device_geometry(device)->kind == SPW_DEVICE_VFIO)

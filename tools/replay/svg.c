@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/replay/svg.c - the last replay as a picture: compute, writes, reads, memory */
+/* tools/replay/svg.c - the last replay as a picture: what was measured over its time */
 #include "tools/replay/report.h"
 
 #include <math.h>

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-# spillway/_core/tensors.py - new tensors on existing memory
+# spillway/_core/tensors.py - new tensors on existing memory, and the memory of a tensor
 """Such a tensor has no graph, and counts its changes in place with another one that had the same
 bytes."""
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 from typing import Any, Iterator, Optional
 
@@ -103,3 +104,9 @@ def bytes_of(tensor: Tensor, begin: int, length: int) -> Tensor:
     """Part of the tensor's storage."""
     empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)
     return empty.set_(storage_of(tensor), begin, (length,), (1,))
+
+
+def buffer_of(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous tensor in host memory, which it must outlive."""
+    len_bytes = tensor.numel() * tensor.element_size()
+    return memoryview((ctypes.c_ubyte * len_bytes).from_address(tensor.data_ptr()))

@@ -28,11 +28,11 @@ from torch.futures import Future
 
 from .._core import library
 from .._core.library import SpillwayError
+from .._core.tensors import buffer_of
 from .._optim.pack import pack, unpack
 from .._optim.ranks import Group, ranks_of, world
 from .._optim.tiles import item_bytes
 from ..store import Path, Store, committed
-from .stream import memory_of
 
 _MAGIC = b"SPWDCP\0\1"
 _ARENA_BYTES = 32 << 20
@@ -200,7 +200,7 @@ class StoreWriter(StorageWriter):  # type: ignore[misc]
             content = value.getbuffer()
         else:
             value = value.detach().cpu().contiguous()
-            content = memory_of(value)
+            content = buffer_of(value)
         where: _Where = self._rank, -1, content.nbytes
         if content.nbytes:
             assert self._store is not None
@@ -367,7 +367,7 @@ class StoreReader(StorageReader):  # type: ignore[misc]
                   and target.dtype is dtype and tuple(target.shape) == wanted)
         read = target if direct else torch.empty(wanted, dtype=dtype, device="cpu")
         if read.numel():
-            store.get_into(thing, memory_of(read), begin * row_bytes)
+            store.get_into(thing, buffer_of(read), begin * row_bytes)
         if not direct:
             for dim, (offset, size) in enumerate(zip(item.storage_offsets, item.lengths)):
                 if dim > 0:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .._core.library import blocking, check, fast
+from .._core.tensors import buffer_of
 from .._optim.tiles import item_bytes
 from ..store import Store, end_of
 from .committed import Committed, Part
@@ -114,12 +115,6 @@ def _pieces(store: Store, parts: Sequence[Part]) -> Generator[memoryview, None, 
             yield used.view
 
 
-def memory_of(tensor: Tensor) -> memoryview:
-    """The bytes of a contiguous tensor in host memory, which it must outlive."""
-    len_bytes = tensor.numel() * tensor.element_size()
-    return memoryview((c_ubyte * len_bytes).from_address(tensor.data_ptr()))
-
-
 class _Rounding:
     """Masters as their parameters: what a copy to that type makes of them."""
 
@@ -133,7 +128,7 @@ class _Rounding:
         memory = self._memory
         if memory is None or memory.dtype is not tensor.dtype or memory.numel() < source.numel():
             memory = self._memory = torch.empty(source.numel(), dtype=tensor.dtype, device="cpu")
-        return memory_of(memory[:source.numel()].copy_(source))
+        return buffer_of(memory[:source.numel()].copy_(source))
 
 
 def leaving(store: Store, tensors: Sequence[Committed]

@@ -16,10 +16,11 @@ from typing import Any, Iterable, List, Sequence, Tuple, Union
 import torch
 from torch import Tensor
 
+from .._core.tensors import buffer_of
 from ..store import Store
 from .committed import Committed
 from .output import Output, Outputs
-from .stream import leaving, memory_of
+from .stream import leaving
 
 _FOLDER = "archive"
 # Bytes of tensors begin at multiples of this, as torch.save() has it.
@@ -117,7 +118,7 @@ class TorchWriter:
             _add(archive, output, "byteorder", [b"little"])
             for storage in self._others:
                 assert isinstance(storage.tensor, Tensor)
-                _add(archive, output, f"data/{storage.key}", [memory_of(storage.tensor)])
+                _add(archive, output, f"data/{storage.key}", [buffer_of(storage.tensor)])
             with contextlib.closing(leaving(store, [tensor for tensor, _ in self._order])) as those:
                 for (_, key), (_, views) in zip(self._order, those):
                     _add(archive, output, f"data/{key}", views)
