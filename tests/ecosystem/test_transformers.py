@@ -12,6 +12,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 import spillway
 import spillway.torch
 from places import wait_after_layers
+from spillway._recompute import operations
 from spillway.integrations.transformers import SpillwayCallback, enable
 
 VOCABULARY, LENGTH = 256, 64
@@ -233,3 +234,19 @@ def test_a_model_of_which_others_make_the_trainer(folder, drives, kind):
     trainer.train()
     assert_same(outcome(plain), outcome(trainer))
     assert callback.stats.steps == 12 and spilled(callback.stats) > 0
+
+
+@pytest.mark.parametrize("kind", ["plain", "accumulation", "bf16", "checkpointing"])
+@pytest.mark.parametrize("name", ["llama", "qwen", "t5"])
+def test_operations_are_recomputed_without_drives(folder, monkeypatch, name, kind):
+    monkeypatch.setattr(operations, "SLACK", 1e9)  # however busy the machine is
+    plain = make_trainer(folder, name, **KINDS[kind])
+    plain.train()
+    callback = SpillwayCallback(None, recompute="operations",
+                                sizes=spillway.torch.Sizes(min_bytes=0))
+    trainer = make_trainer(folder, name, [callback], **KINDS[kind])
+    trainer.train()
+    assert_same(outcome(plain), outcome(trainer))
+    stats = callback.stats
+    assert stats.tensors_given_up > 0 or kind == "checkpointing"
+    assert stats.bytes_restored == stats.bytes_given_up and stats.bytes_spilled == 0

@@ -11,7 +11,7 @@ from ..cache import CacheStats
 from ..store import Path, Store
 from ..torch import Mode, Offload, offload
 
-Devices = Union[Store, Path, Sequence[Path]]
+Devices = Union[None, Store, Path, Sequence[Path]]
 
 _here = threading.local()
 

@@ -25,7 +25,7 @@ class SpillwayCallback(TrainingCallback, Callback):
     that comes. Each batch is a step, also where gradients of several are accumulated.
 
     :param devices: the drives of a store, of which each rank opens its own partition; or an open
-        store, which stays open
+        store, which stays open; None: without drives, to recompute only (recompute="operations")
     :param mode: see spillway.torch.offload()
     :param options: what else spillway.torch.offload() takes, except the model
     :raises SpillwayError: in fit(), by what offload() raises: no store on the drives, in use

@@ -31,7 +31,7 @@ class SpillwayCallback(TrainingCallback, TrainerCallback):
     ``enable()`` ends with it in any case.
 
     :param devices: the drives of a store, of which each rank opens its own partition; or an open
-        store, which stays open
+        store, which stays open; None: without drives, to recompute only (recompute="operations")
     :param mode: see spillway.torch.offload()
     :param options: what else spillway.torch.offload() takes, except the model
     :raises SpillwayError: in train(), by what offload() raises: no store on the drives, in use
