@@ -56,7 +56,6 @@ from ._offload.reports import Reports
 from ._offload.session import Session
 from ._params.residency import by_storage
 from ._params.stats import ParameterStats
-from ._recompute.operations import Operations
 from ._recompute.recompute import Recomputer, Recompute, may_recompute
 from ._report.files import asked
 from ._report.step_trace import StepTrace
@@ -68,6 +67,7 @@ from .wear import Cap
 if TYPE_CHECKING:
     from ._params.materialize import materialize
     from ._params.parameters import Parameters
+    from ._recompute.operations import Operations
     from ._optim.ranks import newest_of_all
     from .optimizer import Optimizer
 
@@ -144,6 +144,8 @@ class Offload(Reports, contextlib.ContextDecorator):
                 self._session, model, {module: names.get(module) or type(module).__name__
                                        for module in scopes}, recompute)
         if may and not callable(recompute):
+            from ._recompute.operations import Operations  # which looks for PyTorch's operations
+
             self._operations = self._session.operations = Operations(model, cache.min_bytes)
         self._report_path = asked(0 if self._store_before is None else self._store_before.partition)
         cache.last_use = weakref.WeakMethod(self._summarize)
@@ -433,7 +435,8 @@ class Offload(Reports, contextlib.ContextDecorator):
         before, after = nn.Module.register_forward_pre_hook, nn.Module.register_forward_hook
         hooks: List[Tuple[Callable[..., Any], nn.Module, Hook]] = [
             (register_forward_pre_hook, self._model, Hook(self._model_enter)),
-            (after, self._model, Hook(self._model_leave))]
+            (after if self._operations is None else register_forward_hook_always, self._model,
+             Hook(self._model_leave))]
         names = {id(module): name for name, module in self._model.named_modules()}
         for key, module in enumerate(self._scopes, 1):
             name = names.get(id(module)) or type(module).__name__

@@ -7,10 +7,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-from typing import Any, Callable, ContextManager, List
+from typing import Any, Callable, ContextManager, List, Optional
 
 import torch
-from torch import nn
+from torch import nn, overrides
 from torch.utils import _python_dispatch
 
 _HAS_UNTYPED = hasattr(torch.Tensor, "untyped_storage")  # from 2.0 on
@@ -135,6 +135,14 @@ def unseen_by_modes() -> ContextManager[Any]:
     if torch._C._len_torch_dispatch_stack() == 1:
         return _python_dispatch._pop_mode_temporarily()
     return _python_dispatch._disable_current_modes()
+
+
+def watcher_now() -> Optional[str]:
+    """The name of a foreign mode that sees all operations, or None."""
+    mode: Any = _python_dispatch._get_current_dispatch_mode()
+    modes = [*overrides._get_current_function_mode_stack(), *([] if mode is None else [mode])]
+    return next((type(each).__name__ for each in modes
+                 if type(each).__name__ != "DeviceContext" and not hasattr(each, "is_ours")), None)
 
 
 def in_checkpoint() -> bool:

@@ -19,8 +19,6 @@ _UNARY = ("abs exp gelu silu relu sigmoid tanh mish softplus elu leaky_relu hard
           "sub.Scalar div.Scalar").split()
 _BINARY = "mul.Tensor add.Tensor sub.Tensor div.Tensor".split()
 _NORMS = "native_layer_norm _fused_rms_norm".split()
-# Whose first numbers after the tensors are not settings of the module, but may be of the step.
-_SCALED = {"mul", "add", "sub", "div", "pow", "clamp", "clamp_min", "clamp_max"}
 
 
 def _overloads(names: Sequence[str]) -> Dict[Any, str]:
@@ -79,9 +77,10 @@ class Call:
         return found
 
     def is_fixed(self) -> bool:
-        """Whether no argument is a number that may be another one in the next step."""
-        own = self.name not in _SCALED or not any(
-            isinstance(each, float) for each in (*self.args[1:], *self.kwargs.values()))
+        """Whether no argument is a number that may be another one in the next step; that of a norm
+        is a setting of its module."""
+        own = self.name in _NORMS or not any(
+            isinstance(each, float) for each in (*self.args, *self.kwargs.values()))
         return own and all(each.is_fixed() for each in self.args if isinstance(each, Call))
 
     def of(self, value: Callable[[Leaf], Tensor]) -> Tensor:
@@ -107,14 +106,17 @@ def _broadcast(shapes: Sequence[Sequence[int]]) -> List[int]:
     return reached
 
 
-def row_of(call: Call, value: Callable[[Leaf], Tensor]) -> Tuple[Tensor, int]:
-    """A row in the middle of its result, and how many elements are before it; if the arguments
-    cannot be broadcast, RuntimeError."""
+def row_of(call: Call, value: Callable[[Leaf], Tensor], part: float) -> Tuple[Tensor, int, int]:
+    """A row of its result, how many elements are before it, and in the whole result.
+
+    :param part: from 0, the first row, to 1, the last
+    :raises RuntimeError: the arguments cannot be broadcast
+    """
     values = {id(leaf): value(leaf) for leaf in call.leaves()}
     shape = _broadcast([each.shape for each in values.values()])
-    middle = [size // 2 for size in shape[:-1]]
+    places = [round(part * (size - 1)) for size in shape[:-1]]
     before, step = 0, shape[-1] if shape else 1
-    for at, size in zip(reversed(middle), reversed(shape[:-1])):
+    for at, size in zip(reversed(places), reversed(shape[:-1])):
         before, step = before + at * step, step * size
 
     def row(leaf: Leaf) -> Tensor:
@@ -122,10 +124,10 @@ def row_of(call: Call, value: Callable[[Leaf], Tensor]) -> Tuple[Tensor, int]:
         leading = tensor.dim() - 1
         if leading < 1:
             return tensor
-        at = middle[len(middle) - leading:]
+        at = places[len(places) - leading:]
         sizes, strides = tensor.shape, tensor.stride()
         skipped = sum(place * strides[i] for i, place in enumerate(at) if sizes[i] > 1)
         return tensor.as_strided((*(1,) * leading, sizes[-1]), strides,
                                  tensor.storage_offset() + skipped)
 
-    return computed(call, row), before
+    return computed(call, row), before, step

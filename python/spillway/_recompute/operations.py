@@ -5,9 +5,9 @@ product) is discarded when it is saved and computed once more when it is used. N
 again, and no mode sees the step: which places of the step can be recomputed is learnt in one step
 (watch.py), where each is tried and compared bit for bit.
 
-From then on a save is known by its place, the number of saves before it. On the host a row of it is
-computed first and compared: if it differs, the step is another one, and keeps what it saves. The
-bytes are compared by checksum, as those of recomputed scopes are."""
+From then on a save is known by its place, the number of saves before it. On the host a few rows of
+it are computed first and compared: if they differ, the step is another one, and keeps what it
+saves. The bytes are compared by checksum, as those of recomputed scopes are."""
 from __future__ import annotations
 
 import collections
@@ -17,17 +17,18 @@ import logging
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Optional, Set, Tuple
 
 import torch
 from torch import Tensor, nn
 
 from .._core.hooks_loader import Stop, hooks
 from .._core.library import SpillwayError, bytes_text
-from .._core.torch_compat import has_compiled, in_backward, is_compiled, storage_of
+from .._core.torch_compat import (has_compiled, in_backward, is_compiled, storage_of,
+                                  watcher_now)
 from .expressions import Leaf, computed
 from .foreign_hooks import gradients_leave_early
-from .watch import Recipe, Watch, row_is_same, watcher_now
+from .watch import Kind, Recipe, Watch, kind_of, rows_are_same
 
 if TYPE_CHECKING:
     from .._gpu.recompute_check import Verdict, Verdicts
@@ -41,10 +42,30 @@ _CHECKED_NS = 2 / 8.0
 _WATCHES_MAX = 8  # steps that are watched; between two that find nothing in common, twice as many
 
 
+def _settings() -> Tuple[int, bool]:
+    """What the last bits of a result may depend on: threads, and whether oneDNN is used."""
+    return torch.get_num_threads(), torch._C._get_mkldnn_enabled()
+
+
+@contextlib.contextmanager
+def _set(settings: Tuple[int, bool]) -> Iterator[None]:
+    before = _settings()
+    if before == settings:
+        yield
+        return
+    try:
+        torch.set_num_threads(settings[0])
+        torch._C._set_mkldnn_enabled(settings[1])
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        torch._C._set_mkldnn_enabled(before[1])
+
+
 class OperationFrame(hooks.Frame):  # type: ignore[misc]
     """A result that was discarded, and what it is computed from."""
 
-    __slots__ = ("operations", "session", "recipe", "packed", "views", "_verdict")
+    __slots__ = ("operations", "session", "recipe", "packed", "views", "settings", "_verdict")
 
     def __init__(self, operations: "Operations", session: "Session", recipe: Recipe,
                  packed: Dict[int, Any]) -> None:
@@ -53,6 +74,7 @@ class OperationFrame(hooks.Frame):  # type: ignore[misc]
         self.recipe = recipe
         self.packed = packed
         self.views: List[Tuple[Any, Any, int]] = []  # of each save
+        self.settings = _settings()
         self._verdict: Optional["Verdict"] = None
 
     def verdict(self) -> "Verdict":
@@ -72,7 +94,8 @@ class OperationFrame(hooks.Frame):  # type: ignore[misc]
             self._verdict = None
             try:
                 saved = {place: hooks.unpack(packed) for place, packed in self.packed.items()}
-                result = computed(self.recipe.call, lambda leaf: leaf.of(saved[leaf.place]))
+                with _set(self.settings):
+                    result = computed(self.recipe.call, lambda leaf: leaf.of(saved[leaf.place]))
                 with contextlib.suppress(Stop):
                     for size, stride, offset in self.views:
                         self.capture(result.as_strided(size, stride, offset))
@@ -93,7 +116,7 @@ class _Spot:
 
     __slots__ = ("kind", "recipe", "is_leaf", "drops")
 
-    def __init__(self, kind: Tuple[torch.dtype, int]) -> None:
+    def __init__(self, kind: Kind) -> None:
         self.kind = kind
         self.recipe: Optional[Recipe] = None
         self.is_leaf = False
@@ -115,7 +138,7 @@ class Operations:
         self._watches = 0
         self._wait = 0       # steps until the next watch
         self._found: List[Recipe] = []  # by a watch, before it is known how long a step takes
-        self._kinds: List[Tuple[torch.dtype, int]] = []
+        self._kinds: List[Kind] = []
         self._by_place: Dict[int, Recipe] = {}
         self._spots: Dict[int, _Spot] = {}
         self._began_ns = 0
@@ -230,7 +253,8 @@ class Operations:
         spot = self._spots.get(place)
         if spot is None or self._lost:
             return session.save(tensor)
-        if (tensor.dtype, tensor.dim()) != spot.kind:
+        if type(tensor) not in (Tensor, nn.Parameter) or kind_of(tensor) != spot.kind or (
+                tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg()):
             return self._lose(session, tensor)
         packed = None
         if spot.recipe is not None:
@@ -259,7 +283,7 @@ class Operations:
         frame = self._frames.get(recipe.first)
         if place == recipe.first:
             frame = self._frame_of(session, recipe, tensor)
-        elif self._storages.get(recipe.first) != identity:
+        elif self._storages.get(recipe.first) != identity or tensor._version != 0:
             frame = None
             self._lost = True
         if frame is None:
@@ -281,7 +305,7 @@ class Operations:
             if tensor._version != 0 or any(
                     self._tensors[leaf]._version != self._versions[leaf] for leaf in recipe.leaves):
                 raise ValueError("it was modified in place")
-            if tensor.is_cpu and not row_is_same(recipe.call, self._value, tensor):
+            if tensor.is_cpu and not rows_are_same(recipe.call, self._value, tensor):
                 raise ValueError("it is the result of another operation")
         except (KeyError, ValueError, RuntimeError):
             self._lost = True

@@ -26,7 +26,7 @@ from .._core.hooks_loader import Stop, hooks
 from .._core.library import SpillwayError
 from .._core.scopes import tensors_in
 from .._core.tensors import counted_by, nothing_on
-from .._core.torch_compat import SavedTensorsHooks, is_before, is_compiled
+from .._core.torch_compat import SavedTensorsHooks, is_before, is_compiled, watcher_now
 from .._offload.session import Session
 from .._offload.trial_saves import FirstRun, SecondRun, is_same
 from .._params.offloaded_param import OnDrives
@@ -34,7 +34,6 @@ from .effects import Beyond, Reached, Snapshot, snapshot_of
 from .foreign_hooks import (Aside, foreign_on, gradients_leave_early, is_gathering,
                             several_ranks)
 from .generators import Random
-from .watch import watcher_now
 from .watched import Unseen
 
 if TYPE_CHECKING:  # imported only for a model that has tensors on a device

@@ -11,7 +11,7 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
-from torch import Tensor, nn, overrides
+from torch import Tensor, nn
 from torch.utils import _python_dispatch
 
 from .._core.torch_compat import free_weak_ref, storage_of, unseen_by_modes
@@ -19,8 +19,18 @@ from .._offload.trial_saves import bits_of, is_same
 from .expressions import CHEAP, Call, Leaf, Size, computed, row_of
 
 _DEPTH_MAX = 4     # operations in a row whose results are not saved
+_CHAIN_MAX = 16    # of results in a row that are all discarded: one is computed within the next
 _HELD_MAX = 8      # saved last; what they are made into is saved soon after
 _PLAIN = (type(None), bool, int, float, str, torch.dtype, torch.memory_format)
+
+
+Kind = Tuple[torch.dtype, Size]
+
+
+def kind_of(tensor: Tensor) -> Kind:
+    """What a save has in all steps: its type, and the order of its dimensions in memory."""
+    strides = tensor.stride() if tensor.layout is torch.strided else ()
+    return tensor.dtype, tuple(sorted(range(len(strides)), key=lambda i: -strides[i]))
 
 
 class _Weak:
@@ -30,10 +40,12 @@ class _Weak:
 
     def __init__(self, tensor: Tensor) -> None:
         self._free = free_weak_ref
+        self.identity = 0  # if it has no storage, the next line raises
         self.identity = storage_of(tensor)._weak_ref()
 
     def __del__(self) -> None:
-        self._free(self.identity)
+        if self.identity:
+            self._free(self.identity)
 
 
 class _Seen(NamedTuple):
@@ -69,14 +81,17 @@ class Recipe:
     :param cost_ns: of the operations, on the host; 0: not known
     """
 
-    __slots__ = ("call", "first", "last", "leaves", "length", "cost_ns", "refused")
+    __slots__ = ("call", "first", "last", "dtype", "leaves", "length", "cost_ns", "depth",
+                 "refused")
 
-    def __init__(self, call: Call, first: int, length: int, cost_ns: int) -> None:
+    def __init__(self, call: Call, first: int, tensor: Tensor, cost_ns: int, depth: int) -> None:
         self.call = call
         self.first = self.last = first
+        self.dtype = tensor.dtype  # of all its saves
         self.leaves = sorted({leaf.place for leaf in call.leaves()})
-        self.length = length
+        self.length = storage_of(tensor).nbytes()
         self.cost_ns = cost_ns
+        self.depth = depth  # recipes in a row, of which each is computed from the last
         self.refused: Optional[str] = None
 
 
@@ -107,10 +122,12 @@ class Watch(_python_dispatch.TorchDispatchMode):
     :param min_bytes: smaller tensors are kept in any case
     """
 
+    is_ours = True  # for torch_compat.watcher_now()
+
     def __init__(self, min_bytes: int) -> None:
         super().__init__()
         self.recipes: Dict[int, Recipe] = {}  # by the place of each save
-        self.kinds: List[Tuple[torch.dtype, int]] = []  # of all places
+        self.kinds: List[Kind] = []  # of all places
         self._min_bytes = max(1, min_bytes)
         self._made: Dict[int, _Made] = {}  # by the identity of the storage
         self._saved: Dict[int, List[Tuple[int, _Seen, _Weak]]] = {}  # the same
@@ -127,12 +144,19 @@ class Watch(_python_dispatch.TorchDispatchMode):
         return False
 
     def push(self) -> None:
-        self.__enter__()
+        _python_dispatch._push_mode(self)
 
     def pop(self) -> None:
-        """If it is the innermost, as it is where everything in between has been left."""
-        if _python_dispatch._get_current_dispatch_mode() is self:
-            self.__exit__(None, None, None)
+        """From anywhere in the stack: others may have entered modes since that they have not
+        left."""
+        above: List[Any] = []
+        while _python_dispatch._get_current_dispatch_mode() is not None:
+            mode = _python_dispatch._pop_mode()
+            if mode is self:
+                break
+            above.append(mode)
+        for mode in reversed(above):
+            _python_dispatch._push_mode(mode)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(each not in (Tensor, nn.Parameter) for each in types):
@@ -181,7 +205,7 @@ class Watch(_python_dispatch.TorchDispatchMode):
     def saved(self, tensor: Tensor) -> None:
         """The next place of the step."""
         place = len(self.kinds)
-        self.kinds.append((tensor.dtype, tensor.dim()))
+        self.kinds.append(kind_of(tensor))
         if type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided:
             with contextlib.suppress(Exception), unseen_by_modes():
                 self._saved_at(place, tensor)  # of a kind that shows less: it is kept
@@ -191,7 +215,7 @@ class Watch(_python_dispatch.TorchDispatchMode):
             seen = _seen(tensor)
             if tensor.nbytes >= self._min_bytes:
                 recipe = self._of_storage.get(seen.storage) or self._found(place, tensor, seen)
-                if recipe is not None:
+                if recipe is not None and recipe.dtype is tensor.dtype and seen.version == 0:
                     recipe.last = place
                     self.recipes[place] = self._of_storage[seen.storage] = recipe
             self._saved.setdefault(seen.storage, []).append((place, seen, _Weak(tensor)))
@@ -204,7 +228,7 @@ class Watch(_python_dispatch.TorchDispatchMode):
         if made is None or seen.version != 0 or made.result.version != 0:
             return None  # or modified in place since
         call = self._call(made, place, 1)
-        if call is None or not call.leaves():
+        if call is None or not call.leaves() or not call.is_fixed():
             return None
         if any(leaf.place not in self._held for leaf in call.leaves()):
             return None
@@ -247,14 +271,18 @@ class Watch(_python_dispatch.TorchDispatchMode):
         cost_ns = time.perf_counter_ns() - began
         if not _is_whole(result):
             return None
+        depth = 1 + max(self.recipes[leaf.place].depth if leaf.place in self.recipes else 0
+                        for leaf in call.leaves())
+        if depth > _CHAIN_MAX:
+            return None
         again = result.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
         if tensor.is_cpu:
-            if not is_same(again, tensor) or not row_is_same(call, value, tensor):
+            if not is_same(again, tensor) or not rows_are_same(call, value, tensor):
                 return None
-            return Recipe(call, place, storage_of(tensor).nbytes(), cost_ns)
+            return Recipe(call, place, tensor, cost_ns, depth)
         if again.dtype is not tensor.dtype:
             return None
-        recipe = Recipe(call, place, storage_of(tensor).nbytes(), 0)
+        recipe = Recipe(call, place, tensor, 0, depth)
         self._unread.append((recipe, torch.ne(bits_of(again), bits_of(tensor)).any()))
         return recipe
 
@@ -282,16 +310,16 @@ def _is_row(thing: Any) -> bool:
     return isinstance(thing, (list, tuple)) and all(isinstance(each, int) for each in thing)
 
 
-def row_is_same(call: Call, value: Any, tensor: Tensor) -> bool:
-    """Whether a row of the result is the same, bit for bit, in a tensor on all of the result."""
-    row, before = row_of(call, value)
-    there = tensor.as_strided(row.shape, row.stride(), before)
-    return is_same(there, row)
+_PARTS = 0, 1, 2, 3, 4  # rows: the first, the last, and between them
 
 
-def watcher_now() -> Optional[str]:
-    """The name of a foreign mode that sees all operations, or None."""
-    mode: Any = _python_dispatch._get_current_dispatch_mode()
-    modes = [*overrides._get_current_function_mode_stack(), *([] if mode is None else [mode])]
-    return next((type(each).__name__ for each in modes
-                 if type(each).__name__ != "DeviceContext" and not isinstance(each, Watch)), None)
+def rows_are_same(call: Call, value: Any, tensor: Tensor) -> bool:
+    """Whether some rows of the result are the same, bit for bit, in a tensor on all of the
+    result."""
+    for part in _PARTS:
+        row, before, count = row_of(call, value, part / _PARTS[-1])
+        if (row.dtype is not tensor.dtype
+                or count * row.element_size() != storage_of(tensor).nbytes()
+                or not is_same(tensor.as_strided(row.shape, row.stride(), before), row)):
+            return False
+    return True
