@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/plan/explain_svg.c - a plan as a picture: what it would do with each scope, before it runs */
+/* tools/plan/explain_svg.c - a plan as a picture: what it would do with each scope */
 #include "tools/plan/explain.h"
 
 #include <math.h>
