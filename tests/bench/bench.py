@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import jobs
+import rounds
 import summary
 
 BUDGET_SECONDS = 540
@@ -366,8 +367,7 @@ class Bench:
             for title in dict.fromkeys(s.case.title for s in self.series):
                 group = [s for s in self.series if s.case.title == title
                          and not (s.case.complete and number)]
-                shift = number % len(group) if group else 0
-                for series in group[shift:] + group[:shift]:
+                for series in rounds.rotated(group, number):
                     seconds = None if series.case.complete else self.seconds
                     series.rounds.append(self.run_once(series, seconds))
                     progress.step(f"round {number + 1}: {title}: {series.runner.name}")

@@ -12,9 +12,7 @@ import re
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "python/spillway/bench"))
-
-import results  # noqa: E402
+from rounds import results
 
 BEGIN, END = "<!-- figures: begin -->\n", "<!-- figures: end -->\n"
 

@@ -22,18 +22,13 @@ import common  # noqa: E402
 import gpt  # noqa: E402
 import spillway.torch as st  # noqa: E402
 import t5  # noqa: E402
+from rounds import rotated, shown  # noqa: E402
 from spillway.bench import results  # noqa: E402
 
 UNTIMED = 3  # steps: measured, watched, timed by spillway itself
 # As the examples' attention; the scores are not saved.
 PEAKS = {"gpt": 0.62, "bert": 0.62, "t5": 0.7, "llama": 0.62}  # of plain training
 STEP = 1.03
-
-
-def rotated(things, number):
-    """Their order in a step."""
-    shift = number % len(things)
-    return things[shift:] + things[:shift]
 
 
 class Root(nn.Module):
@@ -163,14 +158,10 @@ def main():
     rows, where = [], results.machine()
     title = (f"Single operations recomputed: {args.layers} layers, hidden {args.hidden}, "
              f"{args.batch} x {args.sequence} tokens, host tensors, no store")
-    try:
+    with shown("operations", rows):
         for name in args.models.split(","):
             rows += measure(args, name)
             results.write(Path(args.out, "operations.json"), title, rows, where)
-    except KeyboardInterrupt:
-        return 130
-    finally:
-        print(results.table(rows))
     return 0 if all(row["met"] for row in rows if "differ" in row["name"]) else 1
 
 

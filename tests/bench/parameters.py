@@ -23,7 +23,6 @@ import peers  # noqa: E402
 from peers_page import ratios_of  # noqa: E402
 from rig import Rig  # noqa: E402
 from shapes import AtLeast, busy_seconds, elements_of, shapes_of, size_of_drives  # noqa: E402
-from spillway.bench import blas  # noqa: E402
 from spillway.demo.data import collect_text  # noqa: E402
 from spillway.demo.memory import RssPeaks  # noqa: E402
 
@@ -237,8 +236,7 @@ def one_speed(bench, speed):
     plain, theirs, ours = found["plain"], found["deepspeed"], found["spillway-parameters"]
     if ours["why_not"] is not None:
         raise RuntimeError(f"parameters on drives: {ours['why_not']}")
-    if any(one["losses"] != plain["runs"][0]["losses"]
-           for one in ours["runs"] + ours["unequal"]):
+    if any(one["losses"] != plain["runs"][0]["losses"] for one in ours["runs"] + ours["unequal"]):
         raise SystemExit("state: parameters on drives: the losses differ from those in memory")
     if theirs["why_not"] is not None:
         bench.left_out.append(f"DeepSpeed ZeRO-3 {theirs['why_not']}")

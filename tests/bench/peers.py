@@ -33,6 +33,7 @@ from peers_drives import MIB, MemoryGroup, dies, file_system, fill, left_in  # n
 from peers_page import draw, rows_of, table_of  # noqa: E402
 from peers_rows import ROWS  # noqa: E402
 from rig import Rig, call  # noqa: E402
+from rounds import rotated  # noqa: E402
 from spillway.bench import blas, results  # noqa: E402
 from spillway.bench.__main__ import TUNABLES  # noqa: E402
 from spillway.demo.data import collect_text  # noqa: E402
@@ -209,9 +210,7 @@ class Bench:
             for rig, kind in ((equal, "runs"), (unequal, "unequal")):
                 if kind == "unequal" and number >= UNEQUAL_ROUNDS:
                     continue
-                names = self.names(with_drives=kind == "unequal")
-                shift = number % max(1, len(names))
-                for name in names[shift:] + names[:shift]:
+                for name in rotated(self.names(with_drives=kind == "unequal"), number):
                     self.measure(rig, name, kind)
 
     # ---- Troubles --------------------------------------------------------------------------------

@@ -35,8 +35,7 @@ def file_system(drives):
 def fill(folder, room_bytes):
     """Until there is no more room than that."""
     free = os.statvfs(folder)
-    call("fallocate", "-l", max(MIB, free.f_bavail * free.f_frsize - room_bytes),
-         folder / "filler")
+    call("fallocate", "-l", max(MIB, free.f_bavail * free.f_frsize - room_bytes), folder / "filler")
 
 
 def left_in(folder):

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import turns
+from rounds import shown
 from spillway._recompute.recompute import OLDEST
 from spillway._core.torch_compat import is_before
 from spillway.bench import blas, results
@@ -308,18 +309,12 @@ def main():
              + (f"; OpenBLAS's kernels for {kernels}" if kernels else ""))
     where = results.machine([f"drives: {args.devices}, throttled"])
     models, rows = [], []
-    try:
+    with shown("plan", rows):
         for model in args.models.split(","):
             new, found = measure(args, model)
             rows += new
             models.append(found)
             results.write(Path(args.out, "plan-turns.json"), title, rows, where, models=models)
-    except (RuntimeError, OSError) as error:
-        sys.exit(f"plan: {error}")
-    except KeyboardInterrupt:
-        return 130
-    finally:
-        print(results.table(rows))
     return 0 if all(is_identical(model["results"]) for model in models) else 1
 
 

@@ -14,7 +14,7 @@ Writes ranks.json. Exit status: 0; 1 a rank failed, or had a gradient that diffe
 143 ended by SIGTERM.
 """
 import argparse
-import json
+import contextlib
 import multiprocessing
 import queue
 import signal
@@ -31,6 +31,7 @@ from torch import nn  # noqa: E402
 
 import spillway  # noqa: E402
 import spillway.torch  # noqa: E402
+from rounds import shown  # noqa: E402
 from spillway.bench import results  # noqa: E402
 from spillway.bench.throttle import Throttle  # noqa: E402
 from spillway.demo.ending import exits_on  # noqa: E402
@@ -101,8 +102,7 @@ def train(args, rank, meeting):
     model = nn.Sequential(*(Layer(args) for _ in range(args.layers)))
     wanted = FACTOR ** (args.layers * len(EIGHTHS))
     right = True
-    with spillway.Store(args.devices.split(","), partition=rank,
-                        arena_bytes=ARENA_BYTES) as store:
+    with spillway.Store(args.devices.split(","), partition=rank, arena_bytes=ARENA_BYTES) as store:
         off = spillway.torch.offload(model, store)
         meeting.wait()
         meter = Meter(store, off)
@@ -227,22 +227,15 @@ def main():
     measured = {name: [] for name, _, _ in settings}
     rows = []
     throttle = Throttle(drives, each, each)
-    try:
+    with shown("ranks", rows), contextlib.closing(throttle):
         for _ in range(args.rounds):
             for name, count, args.in_step in settings:
                 measured[name].append(run(args, count, throttle))
                 print(f"ranks: {name}: " + ", ".join(
                     f"{rate / 1e6:.1f}" for rate in rates_of(args, measured[name][-1])) + " MB/s",
                     file=sys.stderr, flush=True)
-            rows = [row for name in measured for row in rows_of(args, name, measured[name])]
+            rows[:] = [row for name in measured for row in rows_of(args, name, measured[name])]
             results.write(Path(args.out, "ranks.json"), title, rows, where, measured=measured)
-    except (RuntimeError, OSError) as error:
-        sys.exit(f"ranks: {error}")
-    except KeyboardInterrupt:
-        return 130
-    finally:
-        throttle.close()
-        print(results.table(rows))
     return 0
 
 

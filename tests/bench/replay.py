@@ -16,11 +16,10 @@ import os
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "python/spillway/bench"))
+from rig import Rig, call
+from rounds import results
 
-import results  # noqa: E402
-from rig import Rig, call  # noqa: E402
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 SPILL_ALL = 4e9
 BANDWIDTHS = [8, 6, 4, 3, 2, 1.5, 1, 0.75, 0.5, 0.25]

@@ -15,12 +15,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/spillway/bench"))
-
-import callgrind  # noqa: E402
-import results  # noqa: E402
-from rig import Rig, call  # noqa: E402
-from store import FIO_HUGE_PAGES, QUEUE_DEPTH, Bench, HugePages  # noqa: E402
+import callgrind
+from rig import call
+from rounds import Rows, results
+from store import FIO_HUGE_PAGES, QUEUE_DEPTH, Bench, HugePages
 
 GIB, MIB = 1 << 30, 1 << 20
 DRIVES = (1, 2, 4, 8)
@@ -42,17 +40,11 @@ def summed(words):
 
 
 class Scale(Bench):
-    """Rows in the order in which they were first noted."""
-
     def __init__(self, build, rounds, gib):
         super().__init__(build, rounds)
         self.gib = gib
-        self.shown = {}
-
-    def figure(self, name, value, unit="", command=(), **goal):
-        entry = self.shown.setdefault(name, {"values": [], "unit": unit, "goal": goal})
-        entry["values"].append(value)
-        entry["command"] = " ".join(str(word) for word in command)
+        self.shown = Rows()
+        self.figure = self.shown.note
 
     # ---- Without drives ----
 
@@ -317,10 +309,6 @@ class Scale(Bench):
         return (reads["lat_ns"]["percentile"]["99.000000"],
                 sum(job["write"]["bw_bytes"] for job in jobs))
 
-    def result_rows(self):
-        return [results.row(name, entry["values"], entry["unit"], command=entry["command"],
-                            **entry["goal"]) for name, entry in self.shown.items()]
-
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
@@ -350,7 +338,7 @@ def main():
         print(f"bench-scale: {name}", flush=True)
         cases[name]()
     out = Path(options.build) / "bench/scale.json"
-    rows = bench.result_rows()
+    rows = bench.shown.all()
     results.write(out, "Scaling", rows, where)
     print(results.table(rows), end="")
     print(f"bench-scale: {out}")

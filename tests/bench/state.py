@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT / "python"))
 
 import parameters  # noqa: E402
 from rig import Rig, call  # noqa: E402
+from rounds import Rows, fio  # noqa: E402
 from shapes import AtLeast, busy_seconds, elements_of, shapes_of, size_of_drives  # noqa: E402
 from spillway.bench import blas, results  # noqa: E402
 from spillway.demo.ending import exits_on  # noqa: E402
@@ -57,8 +58,7 @@ def steps_in_turn(args):
     generator = torch.Generator().manual_seed(1)
     stored = [torch.nn.Parameter((torch.rand(shape, generator=generator) - 0.5).to(dtype))
               for shape in shapes_of(args.elements)]
-    gradients = [(torch.rand(param.shape, generator=generator) - 0.5).to(dtype)
-                 for param in stored]
+    gradients = [(torch.rand(param.shape, generator=generator) - 0.5).to(dtype) for param in stored]
     kept = [torch.nn.Parameter(param.detach().float()) for param in stored]
     in_memory = torch.optim.AdamW(kept, lr=1e-3, foreach=False)
     elements = sum(param.numel() for param in stored)
@@ -253,24 +253,23 @@ class Bench:
     def __init__(self, args):
         self.args = args
         self.build = Path(args.build).resolve()
-        self.found = {}  # values by name of a row
+        self.found = Rows()
         self.left_out = []  # in words
         self.environment = {"PYTHONPATH": str(ROOT / "python"), "PYTHONDONTWRITEBYTECODE": "1",
                             "SPILLWAY_LIBRARY": str(self.build / "libspillway.so")}
         os.environ.update(self.environment)
 
-    def note(self, name, value):
-        self.found.setdefault(name, []).append(value)
+    def note(self, row, value):
+        """:param row: case, what, unit and goal"""
+        case, what, unit, goal = row
+        goals = {"at_least": goal.value} if isinstance(goal, AtLeast) else {"at_most": goal}
+        self.found.note(f"{case}: {what}", value, unit, ["make bench-state"], **goals)
 
     def bandwidth(self, rig, *pattern):
         """Bytes per second that all drives move at once, by the best of two sizes."""
         best = 0
         for size in ("128k", "1m"):
-            command = ["fio", "--direct=1", "--ioengine=io_uring", "--time_based", "--runtime=4",
-                       *pattern, f"--bs={size}", "--iodepth=16", "--output-format=json"]
-            for index, drive in enumerate(rig.drives):
-                command += [f"--name=d{index}", f"--filename={drive}"]
-            jobs = json.loads(rig.run(*command))["jobs"]
+            jobs, _ = fio(rig, *pattern, f"--bs={size}", "--iodepth=16", seconds=4)
             best = max(best, sum(job["read"]["bw_bytes"] + job["write"]["bw_bytes"]
                                  for job in jobs))
         return best
@@ -331,8 +330,7 @@ class Bench:
                       one["busy"][0] / in_memory)
             self.note((name, "gradients at once / a layer's", "", 2),
                       one["gradients"] / one["block"])
-            print(f"state: {name}: {ratio:.3f} of the {in_memory:.2f} s in memory",
-                  file=sys.stderr)
+            print(f"state: {name}: {ratio:.3f} of the {in_memory:.2f} s in memory", file=sys.stderr)
 
     def gradients(self):
         elements = elements_of(self.args.elements // 4)
@@ -352,8 +350,7 @@ class Bench:
         for _ in range(self.args.rounds):
             with Rig(size=size_of_drives(elements * 14), drives=4, on="/var/tmp") as rig:
                 with filesystems(rig.drives) as folders:
-                    saved = self.worker(rig, "save", True, elements, "--folders",
-                                        ",".join(folders))
+                    saved = self.worker(rig, "save", True, elements, "--folders", ",".join(folders))
                 self.format(rig)
                 one = self.worker(rig, "commit", True, elements)
             self.note((name, "pause / torch.save and fsync", "", 0.01),
@@ -366,11 +363,7 @@ class Bench:
                   file=sys.stderr)
 
     def write(self):
-        rows = []
-        for (case, what, unit, goal), values in self.found.items():
-            goals = {"at_least": goal.value} if isinstance(goal, AtLeast) else {"at_most": goal}
-            rows.append(results.row(f"{case}: {what}", values, unit, command="make bench-state",
-                                    **goals))
+        rows = self.found.all()
         path = self.build / "bench/state.json"
         if self.args.case:
             rows = results.updated(path, rows)

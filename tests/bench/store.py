@@ -13,11 +13,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "python/spillway/bench"))
-
-import results  # noqa: E402
-from rig import Rig, call  # noqa: E402
+from rig import Rig, call
+from rounds import fio, results
 
 FIO_HUGE_PAGES = 1100  # buffers of 2000 MiB, and some
 QUEUE_DEPTH = 24  # of each drive: the default of a store, which fio beside it has, too
@@ -79,12 +76,8 @@ class Bench:
 
     def fio(self, case, what, rw, *options, seconds=2):
         """The sum over the drives, one job each, all at once."""
-        command = ["fio", "--direct=1", "--ioengine=io_uring", "--registerfiles=1", "--fixedbufs=1",
-                   "--nonvectored=1", "--time_based", f"--runtime={seconds}", f"--rw={rw}",
-                   "--output-format=json", *options]
-        for index, drive in enumerate(self.rig.drives):
-            command += [f"--name=d{index}", f"--filename={drive}"]
-        jobs = json.loads(self.rig.run(*command))["jobs"]
+        jobs, command = fio(self.rig, "--registerfiles=1", "--fixedbufs=1", "--nonvectored=1",
+                            f"--rw={rw}", *options, seconds=seconds)
         bandwidth = sum(job[rw]["bw_bytes"] for job in jobs)
         self.note(case, f"{what}: bytes_per_second", bandwidth, command)
         return bandwidth

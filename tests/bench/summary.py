@@ -7,12 +7,9 @@ import os
 import shlex
 import statistics
 import subprocess
-import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "python/spillway/bench"))
-
-import results  # noqa: E402
+from rounds import results
 
 GIB = 1 << 30
 
@@ -74,20 +71,13 @@ def machine(devices, kind, programs):
 def summarize(series):
     """One entry of `series` in bench.json."""
     good = [r for r in series.rounds if r]
-    entry = {
-        "job": series.case.job,
-        "section": series.case.section,
-        "settings": dict(series.case.settings),
-        "runner": series.runner.name,
-        "peer": series.runner.peer,
-        "metric": series.case.metric,
-        "complete": series.case.complete,
-        "command": shlex.join(series.command),
-        "refused": series.failures[0] if series.failures and not good else None,
-        "failures": series.failures,
-        "idle_cpu_seconds": series.idle_cpu_seconds,
-        "rounds": series.rounds,
-    }
+    entry = {"job": series.case.job, "section": series.case.section,
+             "settings": dict(series.case.settings), "runner": series.runner.name,
+             "peer": series.runner.peer, "metric": series.case.metric,
+             "complete": series.case.complete, "command": shlex.join(series.command),
+             "refused": series.failures[0] if series.failures and not good else None,
+             "failures": series.failures, "idle_cpu_seconds": series.idle_cpu_seconds,
+             "rounds": series.rounds}
     if good:
         values = [run["bandwidth"] for run in good]
         entry["bandwidth"] = {"median": statistics.median(values), "min": min(values),

@@ -28,6 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 
+from rounds import rotated, shown  # noqa: E402
 from spillway.bench import blas, results  # noqa: E402
 from spillway.bench.__main__ import needed_bandwidth  # noqa: E402
 from spillway.bench.throttle import Throttle  # noqa: E402
@@ -119,8 +120,7 @@ def take_turns(title, steps, begin, in_a_row=1):
             for name in names:
                 runs[name] = begin[name](folder)
             for number in range(in_a_row, steps + 1, in_a_row):
-                shift = number // in_a_row % len(names)
-                for name in names[shift:] + names[:shift]:
+                for name in rotated(names, number // in_a_row):
                     for step in range(number - in_a_row, number):
                         runs[name].step(step + 1)
                     if number == steps:  # its closing work slows no other run's last step
@@ -272,18 +272,12 @@ def main():
         parser.error("--throttle takes a share above 0")
     models, rows, kernels = [], [], blas.choose()
     where = results.machine([f"drives: {args.devices}"])
-    try:
+    with shown("turns", rows):
         for model in args.models.split(","):
             models.append(measure(args, model))
             rows += rows_of(models[-1])
             results.write(Path(args.out, "turns.json"), title_of(args, kernels), rows, where,
                           models=models)
-    except RuntimeError as error:
-        sys.exit(f"turns: {error}")
-    except KeyboardInterrupt:
-        return 130
-    finally:
-        print(results.table(rows))
     return 0 if all(is_identical(model) for model in models) else 1
 
 

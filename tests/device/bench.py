@@ -76,10 +76,8 @@ class Block(nn.Module):
         self.heads = max(1, hidden // 64)
 
     def forward(self, x):
-        q, k, v = (
-            part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for part in self.qkv(self.norm1(x)).chunk(3, -1)
-        )
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+                   for part in self.qkv(self.norm1(x)).chunk(3, -1))
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).flatten(2))
         return x + self.down(F.gelu(self.up(self.norm2(x))))
@@ -181,14 +179,9 @@ def train(way, args):
         seconds.append(time.perf_counter() - began)
         losses.append(loss.item().hex())
     timed = seconds[UNTIMED:]
-    found = {
-        "seconds": statistics.median(timed),
-        "untimed_seconds": sum(seconds) - sum(timed),
-        "peak_bytes": machine.peak(),
-        "activation_bytes": machine.peak() - base,
-        "reserved_bytes": machine.reserved(),
-        "losses": losses,
-    }
+    found = {"seconds": statistics.median(timed), "untimed_seconds": sum(seconds) - sum(timed),
+             "peak_bytes": machine.peak(), "activation_bytes": machine.peak() - base,
+             "reserved_bytes": machine.reserved(), "losses": losses}
     if off is not None:
         stats = off.stats()
         found["copied_bytes_per_second"] = (stats.bytes_copied - before.bytes_copied) / sum(timed)
@@ -247,13 +240,8 @@ class Bench:
             command += ["--budget-bytes", str(budget)]
         command += self.args.drives if self.args.simulated else []
         # In a session of its own: Ctrl-C is for the bench, which ends it.
-        process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   text=True, start_new_session=True)
         try:
             out, errors = process.communicate()
         except BaseException:
@@ -289,42 +277,32 @@ class Bench:
     def differing(self):
         """Ways with other losses than keep's."""
         expected = self.found["keep"][0]["losses"] if "keep" in self.found else None
-        return [
-            way
-            for way, runs in self.found.items()
-            if expected and any(run["losses"] != expected for run in runs)
-        ]
+        return [way for way, runs in self.found.items()
+                if expected and any(run["losses"] != expected for run in runs)]
 
     def rows(self, limits_found):
         command = " ".join(sys.argv)
-        found = [
-            results.row(name, rate / GB, "GB/s", command=command)
-            for name, rate in limits_found.items()
-        ]
+        found = [results.row(name, rate / GB, "GB/s", command=command)
+                 for name, rate in limits_found.items()]
         kept = self.found.get("keep", [])
         for way, runs in self.found.items():
             goals = GOALS.get(way, {})
-            for what, unit, scale in (
-                ("seconds", "ms", 1000),
-                ("untimed_seconds", "s", 1),
-                ("activation_bytes", "MiB", 1 / (1 << 20)),
-                ("peak_bytes", "MiB", 1 / (1 << 20)),
-                ("reserved_bytes", "MiB", 1 / (1 << 20)),
-                ("copied_bytes_per_second", "GB/s", 1 / GB),
-                ("stall_seconds", "ms", 1000),
-                ("kept_no_staging", "tensors", 1),
-                ("planned_bytes", "MiB", 1 / (1 << 20)),
-                ("scopes_again", "a step", 1),
-            ):
+            for what, unit, scale in (("seconds", "ms", 1000), ("untimed_seconds", "s", 1),
+                                      ("activation_bytes", "MiB", 1 / (1 << 20)),
+                                      ("peak_bytes", "MiB", 1 / (1 << 20)),
+                                      ("reserved_bytes", "MiB", 1 / (1 << 20)),
+                                      ("copied_bytes_per_second", "GB/s", 1 / GB),
+                                      ("stall_seconds", "ms", 1000),
+                                      ("kept_no_staging", "tensors", 1),
+                                      ("planned_bytes", "MiB", 1 / (1 << 20)),
+                                      ("scopes_again", "a step", 1)):
                 if what in runs[0]:
                     values = [run[what] * scale for run in runs]
                     name = f"{way}: {what.rsplit('_bytes', 1)[0].replace('_', ' ')}"
                     found.append(results.row(name, values, unit, command=command))
             pairs = list(zip(runs, kept)) if way != "keep" else []
-            for what, name, goal in (
-                ("seconds", "step time", goals.get("of keep")),
-                ("activation_bytes", "activations", goals.get("memory")),
-            ):
+            for what, name, goal in (("seconds", "step time", goals.get("of keep")),
+                                     ("activation_bytes", "activations", goals.get("memory"))):
                 if pairs:
                     values = [run[what] / keep[what] for run, keep in pairs]
                     name = f"{way} / keep: {name}"
@@ -339,16 +317,13 @@ class Bench:
             memory = statistics.median(run["activation_bytes"] for run in runs) / (1 << 30)
             middle = statistics.median(seconds)
             points[way] = [Point(memory, middle, min(seconds), max(seconds), way)]
-        path.write_text(
-            draw("Memory and time of a step", "GiB of activations", "seconds", points),
-            encoding="utf-8",
-        )
+        path.write_text(draw("Memory and time of a step", "GiB of activations", "seconds", points),
+                        encoding="utf-8")
 
 
 def arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     option = parser.add_argument
     option("--ways", default=",".join(WAYS), metavar="W,W",
            help="; ".join(f"{way}: {words}" for way, words in WAYS.items()))  # fmt: skip

@@ -31,11 +31,8 @@ NEVER, HALF, AT_ONCE = (0, 0, False), (0.3, 0.25, False), (0, 1, True)  # how la
 class Layer(nn.Module):
     def __init__(self):
         super().__init__()
-        self.norm, self.up, self.down = (
-            nn.LayerNorm(WIDTH),
-            nn.Linear(WIDTH, 4 * WIDTH),
-            nn.Linear(4 * WIDTH, WIDTH),
-        )
+        self.norm, self.up, self.down = (nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH),
+                                         nn.Linear(4 * WIDTH, WIDTH))
 
     def forward(self, x):
         return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
@@ -93,9 +90,8 @@ def memory_is_bounded(store, how_late):
     assert all(same(a[1], b[1]) for a, b in zip(spilled, plain)), "gradients differ"
     assert share < 0.3, f"{share:.2f} of what is saved without spillway"
     assert machine.reserved() <= reserved + scope, "reserved memory has grown"
-    assert off.stats().bytes_copied > 0 and (
-        how_late is not NEVER or off.stats().copies_ordered > 0
-    )
+    assert off.stats().bytes_copied > 0 and (how_late is not NEVER
+                                             or off.stats().copies_ordered > 0)
     off.close()
 
 
@@ -548,16 +544,11 @@ CASES = {
     **updates.CASES,
 }
 if machine.kind == "late":
-    CASES.update(
-        {
-            f"memory is bounded: {words}": functools.partial(memory_is_bounded, how_late=how_late)
-            for words, how_late in {
-                "the host is ahead by the whole step": NEVER,
-                "the host is ahead by some of it": HALF,
-                "the device keeps up": AT_ONCE,
-            }.items()
-        }
-    )
+    CASES.update({f"memory is bounded: {words}":
+                  functools.partial(memory_is_bounded, how_late=how_late)
+                  for words, how_late in {"the host is ahead by the whole step": NEVER,
+                                          "the host is ahead by some of it": HALF,
+                                          "the device keeps up": AT_ONCE}.items()})
     CASES.update(
         {
             f"the peak is the plan's, {mode}: {words}": functools.partial(
@@ -591,15 +582,13 @@ if machine.kind == "late":
         a_late_device_holds_nothing_of_another_back
     )
     CASES["a step stalls by what the bus takes"] = functools.partial(
-        stalls_are_the_devices, byte_ns=1
-    )
+        stalls_are_the_devices, byte_ns=1)
     CASES["a step that the bus keeps up with does not stall"] = functools.partial(
         stalls_are_the_devices, byte_ns=0
     )
     CASES["a host that waits for drives is not stalled"] = the_host_waits_for_drives
     CASES["the times of a step are the device's"] = functools.partial(
-        the_times_are_the_devices, mode="fastest", byte_ns=0
-    )
+        the_times_are_the_devices, mode="fastest", byte_ns=0)
     CASES["the times of a step that stalls are the device's"] = functools.partial(
         the_times_are_the_devices, mode="budget", byte_ns=5000, budget_bytes=1 << 20
     )

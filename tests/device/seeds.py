@@ -85,11 +85,8 @@ class Layer(nn.Module):
     def __init__(self, width, kind, dropout):
         super().__init__()
         self.dropout = nn.Dropout(dropout)
-        self.norm, self.up, self.down = (
-            nn.LayerNorm(width),
-            nn.Linear(width, 2 * width),
-            nn.Linear(2 * width, width),
-        )
+        self.norm, self.up, self.down = (nn.LayerNorm(width), nn.Linear(width, 2 * width),
+                                         nn.Linear(2 * width, width))
         self.kind = kind
 
     def forward(self, x):
@@ -103,9 +100,8 @@ class Layer(nn.Module):
             y = torch.relu_(y)
         elif self.kind == "views":
             left, right = y.chunk(2, -1)
-            y = torch.cat(
-                [left * right.sigmoid(), (right * left).transpose(0, 1).transpose(0, 1)], -1
-            )
+            y = torch.cat([left * right.sigmoid(), (right * left).transpose(0, 1).transpose(0, 1)],
+                          -1)
         elif self.kind == "twice":
             y = y * y + (y[None] * y[None].exp()).squeeze(0)
         else:
@@ -144,10 +140,8 @@ class Case:
         self.seed = seed
         self.width = dice.choice((16, 32, 64))
         self.rows = dice.choice((8, 64))
-        self.kinds = [
-            dice.choice(("gelu", "checkpoint", "in place", "views", "twice"))
-            for _ in range(dice.randint(2, 6))
-        ]
+        self.kinds = [dice.choice(("gelu", "checkpoint", "in place", "views", "twice"))
+                      for _ in range(dice.randint(2, 6))]
         self.split = dice.randint(1, len(self.kinds)) if dice.random() < 0.3 else len(self.kinds)
         self.batches = dice.choice((1, 1, 2))  # accumulated in a step
         self.late = dice.choice((0, 0.1, 0.5)), dice.choice((0, 0.25, 1)), dice.random() < 0.5
@@ -266,10 +260,8 @@ def offload(case, model, store):
     slow_path._table = lambda kind: table
     options = {"budget_bytes": 20 * case.rows * case.width} if case.mode == "budget" else {}
     recompute = (lambda name, module: int(name[-1]) % 2) if case.recompute == "some" else None
-    off = spillway.torch.offload(
-        model, store, sizes=spillway.torch.Sizes(min_bytes=64), mode=case.mode,
-        recompute=recompute or case.recompute, **options
-    )
+    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=64),
+                                 mode=case.mode, recompute=recompute or case.recompute, **options)
     off._session.discards_all = case.discards_all
     off.table = table
     return off
@@ -277,8 +269,7 @@ def offload(case, model, store):
 
 def same(got, expected):
     return len(got) == len(expected) and all(
-        torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(got, expected)
-    )
+        torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b for a, b in zip(got, expected))
 
 
 def memory_left(before):
@@ -331,12 +322,8 @@ def opened(drives):
         spillway.format_store([drive])
         stores.append(spillway.Store([drive], arena_bytes=arena_bytes))
     taken, memory = [], ctypes.c_void_p()
-    while (
-        fast.spw_store_alloc(
-            ctypes.c_void_p(stores[1].handle), ctypes.c_size_t(64 << 10), ctypes.byref(memory)
-        )
-        == 0
-    ):
+    while (fast.spw_store_alloc(ctypes.c_void_p(stores[1].handle), ctypes.c_size_t(64 << 10),
+                                ctypes.byref(memory)) == 0):
         taken.append(memory.value)
     for address in taken[:4]:
         fast.spw_store_release(ctypes.c_void_p(stores[1].handle), ctypes.c_void_p(address))
@@ -349,9 +336,8 @@ def main():
     parser.add_argument("--count", type=int, default=200, help="how many")
     parser.add_argument("--minutes", type=float, help="begin no seed after these")
     parser.add_argument("--verbose", action="store_true", help="a line per seed")
-    parser.add_argument(
-        "drives", nargs=2, metavar="DRIVE", help="a file or a device, which is formatted"
-    )
+    parser.add_argument("drives", nargs=2, metavar="DRIVE",
+                        help="a file or a device, which is formatted")
     options = parser.parse_args()
     logging.getLogger("spillway").setLevel(logging.CRITICAL)  # troubles are meant
     stores = opened(options.drives)
@@ -379,20 +365,10 @@ def main():
                 break
             continue
         passed += 1
-        for name in (
-            "bytes_copied",
-            "copies_ordered",
-            "staging_waits",
-            "tensors_ahead",
-            "copies_failed",
-            "bytes_forwarded",
-            "bytes_read",
-            "bytes_deduplicated",
-            "tensors_kept_no_staging",
-            "scopes_again",
-            "tensors_given_up",
-            "tensors_restored",
-        ):
+        for name in ("bytes_copied", "copies_ordered", "staging_waits", "tensors_ahead",
+                     "copies_failed", "bytes_forwarded", "bytes_read", "bytes_deduplicated",
+                     "tensors_kept_no_staging", "scopes_again", "tensors_given_up",
+                     "tensors_restored"):
             totals[name] = totals.get(name, 0) + getattr(result, name)
     print(", ".join(f"{name} {value}" for name, value in totals.items()))
     print(f"{passed} seeds passed, {failures} failed")

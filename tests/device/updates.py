@@ -18,23 +18,16 @@ from troubles import Troubled
 NEVER, HALF, AT_ONCE = (0, 0, False), (0.3, 0.25, False), (0, 1, True)  # how late
 SHAPES = ((300, 200), (7,), (50000,), (40, 30), (20000,))
 TILE = 20000
-CLASSES = (
-    ("SGD", {"lr": 0.1, "momentum": 0.9}),
-    ("AdamW", {}),
-    ("Adam", {"amsgrad": True}),
-    ("NAdam", {}),
-    ("ASGD", {"t0": 2}),
-)
+CLASSES = (("SGD", {"lr": 0.1, "momentum": 0.9}), ("AdamW", {}), ("Adam", {"amsgrad": True}),
+           ("NAdam", {}), ("ASGD", {"t0": 2}))
 
 
 def models(dtype=torch.float32):
     """The same parameters on the device and on the host."""
     torch.manual_seed(1)
     values = [torch.randn(shape).to(dtype) for shape in SHAPES]
-    return (
-        [nn.Parameter(value.to(machine.kind)) for value in values],
-        [nn.Parameter(value.clone()) for value in values],
-    )
+    return ([nn.Parameter(value.to(machine.kind)) for value in values],
+            [nn.Parameter(value.clone()) for value in values])
 
 
 def give_grads(ours, theirs, step):
@@ -53,9 +46,8 @@ def optimizer_of(store, params, name="AdamW", interleave=3, **options):
     """With what it asks of the device, which troubles may come over."""
     table = Troubled(machine.table())
     before, slow_path._table = slow_path._table, lambda kind: table
-    optimizer = spillway.torch.Optimizer(
-        getattr(torch.optim, name), params, store, tile=TILE, interleave=interleave, **options
-    )
+    optimizer = spillway.torch.Optimizer(getattr(torch.optim, name), params, store, tile=TILE,
+                                         interleave=interleave, **options)
     optimizer.table = table
     try:
         yield optimizer
@@ -66,11 +58,8 @@ def optimizer_of(store, params, name="AdamW", interleave=3, **options):
 
 def bits_are_the_hosts(store):
     for number, (name, options) in enumerate(CLASSES):
-        for dtype, how_late in (
-            (torch.float32, NEVER),
-            (torch.float32, HALF),
-            (torch.bfloat16, HALF),
-        ):
+        for dtype, how_late in ((torch.float32, NEVER), (torch.float32, HALF),
+                                (torch.bfloat16, HALF)):
             machine.be_late(number, *how_late)
             ours, theirs = models(dtype)
             masters = {"masters": True} if dtype is torch.bfloat16 else {}
@@ -91,11 +80,9 @@ def bits_are_the_hosts(store):
             assert are_same(ours, theirs), f"{name} in {dtype}: other parameters"
             for key, entry in expected["state"].items():
                 for field, value in entry.items():
-                    same = (
-                        torch.equal(value, state["state"][key][field])
-                        if isinstance(value, torch.Tensor)
-                        else value == state["state"][key][field]
-                    )
+                    same = (torch.equal(value, state["state"][key][field])
+                            if isinstance(value, torch.Tensor)
+                            else value == state["state"][key][field])
                     assert same, f"{name} in {dtype}: other {field}"
 
 
@@ -211,16 +198,10 @@ def activations_and_state_share_the_arena(store):
     assert machine.memory()[-1] == before
 
 
-CASES = {
-    "memory is back after updates": memory_is_back,
-    "activations and state share the arena": activations_and_state_share_the_arena,
-}
+CASES = {"memory is back after updates": memory_is_back,
+         "activations and state share the arena": activations_and_state_share_the_arena}
 if machine.kind == "late":
-    CASES.update(
-        {
-            "an update in part on the device has the host's bits": bits_are_the_hosts,
-            "a drive fails while a tile is on the device": a_drive_fails_meanwhile,
-            "interrupts of an update leave nothing": interrupts_leave_nothing,
-            "the device's share is by what both take": the_share_is_by_what_both_take,
-        }
-    )
+    CASES.update({"an update in part on the device has the host's bits": bits_are_the_hosts,
+                  "a drive fails while a tile is on the device": a_drive_fails_meanwhile,
+                  "interrupts of an update leave nothing": interrupts_leave_nothing,
+                  "the device's share is by what both take": the_share_is_by_what_both_take})

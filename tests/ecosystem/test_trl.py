@@ -4,8 +4,7 @@ import pytest
 import tokenizers
 import torch
 from datasets import Dataset
-from transformers import (LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast,
-                          TrainerCallback)
+from transformers import (LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainerCallback)
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
 import spillway

@@ -4,6 +4,7 @@
 import contextlib
 import gc
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -31,6 +32,7 @@ import spillway  # noqa: E402
 # test_long all of it may become resident at any time.
 ARENA_MIB = {"test_long": 8, "test_autograd": 16, "test_loops": 16, "test_pitfalls": 16}
 LAYER = os.environ.get("SPW_TEST_LAYER", "all")
+SEED = int(os.environ.get("SPW_SEED") or random.SystemRandom().randrange(1 << 31))
 
 
 def pytest_configure(config):
@@ -64,6 +66,12 @@ def computing_threads():
         torch.set_num_threads(before)
 
 
+@pytest.fixture(autouse=True)
+def seed():
+    """Is in what pytest shows of a test that fails."""
+    print(f"SPW_SEED={SEED}")
+
+
 @pytest.fixture
 def folder():
     """A folder on a file system that takes O_DIRECT (a temporary one may be in memory)."""
@@ -79,6 +87,16 @@ def make_drives(folder, count=4, size_bytes=256 << 20, name="drive"):
         with open(path, "wb") as file:
             file.truncate(size_bytes)
         paths.append(str(path))
+    return paths
+
+
+def make_store(folder, count=4, size_bytes=256 << 20, name="drive", **options):
+    """Drives with an empty store that is not open.
+
+    :param options: of format_store()
+    """
+    paths = make_drives(folder, count, size_bytes, name)
+    spillway.format_store(paths, **options)
     return paths
 
 
@@ -124,6 +142,18 @@ def off(store):
     yield context
     gc.collect()
     assert left_in(context) == (0, 0, 0)
+
+
+@pytest.fixture
+def fake_state(monkeypatch):
+    """Optimizers have their records in plain memory: fake_state.py."""
+    import fake_state as fake
+    import torch
+    from spillway._optim import records
+
+    torch.manual_seed(SEED)
+    monkeypatch.setattr(records, "State", fake.FakeState)
+    monkeypatch.setattr(records, "committed_records", fake.committed_records)
 
 
 def given_back(drives):

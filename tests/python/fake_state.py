@@ -36,8 +36,7 @@ def error(number, words="said by the fake"):
 
 
 class FakeState:
-    def __init__(self, store, *, memory_bytes=0, record_bytes_max=0, copies=1,
-                 device_every=0):
+    def __init__(self, store, *, memory_bytes=0, record_bytes_max=0, copies=1, device_every=0):
         if store.state is not None:
             raise error(errno.EBUSY, "the store has a state already")
         store.state = self

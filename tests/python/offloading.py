@@ -5,6 +5,7 @@ import ctypes
 import dataclasses
 import threading
 import time
+import typing
 
 import torch
 from torch import nn
@@ -79,11 +80,15 @@ def with_sizes(**options):
     return {"sizes": sizes, **options}
 
 
+def offload_each(store, model=None, **options):
+    """As by default, but tensors of any size."""
+    model = Nothing() if model is None else model
+    return spillway.torch.offload(model, store, **with_sizes(**{"min_bytes": 1, **options}))
+
+
 def offload_all(store, model=None, **options):
     """All that is saved is written, by the fixed rule."""
-    model = Nothing() if model is None else model
-    return spillway.torch.offload(
-        model, store, **with_sizes(**{"min_bytes": 1, "mode": "spill", **options}))
+    return offload_each(store, model, **{"mode": "spill", **options})
 
 
 def gradients_of(model):
@@ -91,10 +96,56 @@ def gradients_of(model):
 
 
 def equal(these, those):
-    """To the last bit: tensors, or lists of them."""
+    """To the last bit: tensors, None, or lists of them."""
+    if these is None or those is None:
+        return these is those
     if isinstance(these, torch.Tensor):
         return torch.equal(these, those)
     return len(these) == len(those) and all(map(equal, these, those))
+
+
+class Run(typing.NamedTuple):
+    """A training, plain or with an offload: of each backward pass the loss, of each step the
+    gradient of each parameter."""
+
+    losses: list
+    gradients: list
+    off: object
+
+
+def trained(model, draw, off_of=None, loss_of=None, *, steps=3, accumulate=1, optimizer=None,
+            mode=contextlib.nullcontext, before=None, each=None):
+    """
+    :param draw: a batch
+    :param off_of: the offload of a model; None: plain training
+    :param loss_of: of model and batch; None: the mean square
+    :param mode: around each pass
+    :param before: called with model and step between a forward and its backward pass
+    :param each: called after each step
+    """
+    off = off_of(model) if off_of else None
+    losses, gradients = [], []
+    for step in range(steps):
+        for _ in range(accumulate):
+            batch = draw()
+            with mode(), off or contextlib.nullcontext():
+                loss = loss_of(model, batch) if loss_of else model(batch).square().mean()
+                if before is not None:
+                    before(model, step)
+                loss.backward()
+            losses.append(loss.item().hex())
+            del loss
+        gradients.append([grad if grad is None else grad.clone() for grad in gradients_of(model)])
+        if optimizer is not None:
+            optimizer.step()
+        model.zero_grad()
+        if each is not None:
+            each()
+    return Run(losses, gradients, off)
+
+
+def assert_same_run(one, other):
+    assert one.losses == other.losses and equal(one.gradients, other.gradients)
 
 
 def in_threads(*functions):

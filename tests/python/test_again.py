@@ -18,7 +18,8 @@ from torch.utils.checkpoint import checkpoint
 import spillway
 import spillway.torch
 from conftest import ROOT
-from offloading import RAISED, equal, gradients_of, left_in, settle, with_sizes
+from offloading import (RAISED, assert_same_run, equal, gradients_of, left_in, offload_each, settle,
+                        trained)
 from spillway._recompute import recompute
 from spillway._core import torch_compat
 from spillway._recompute.generators import Random
@@ -64,30 +65,17 @@ class Model(nn.Module):
 
 def again(model, store=None, forced=True, **options):
     """An offload that gives up whatever it may; not forced: what its plan says."""
-    off = spillway.torch.offload(model, store, **with_sizes(**{
-        "mode": "budget", "budget_bytes": 1 << 40, "recompute": "auto", "min_bytes": 1, **options}))
+    off = offload_each(store, model, **{
+        "mode": "budget", "budget_bytes": 1 << 40, "recompute": "auto", **options})
     off._session.discards_all = forced
     return off
 
 
-def train(off_of=None, model_of=Model, steps=3, seed=1, loss_of=None, accumulate=1):
-    """(losses, gradients of each step, the offload)"""
-    torch.manual_seed(seed)
+def train(off_of=None, model_of=Model, **options):
+    torch.manual_seed(1)
     model = model_of()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    off = off_of(model) if off_of else None
-    losses, gradients = [], []
-    for _ in range(steps):
-        for _ in range(accumulate):
-            x = torch.randn(16, WIDTH)
-            with off or contextlib.nullcontext():
-                loss = loss_of(model, x) if loss_of else model(x).square().mean()
-                loss.backward()
-            losses.append(loss.item().hex())
-        gradients.append([gradient.clone() for gradient in gradients_of(model)])
-        optimizer.step()
-        optimizer.zero_grad()
-    return losses, gradients, off
+    return trained(model, lambda: torch.randn(16, WIDTH), off_of,
+                   optimizer=torch.optim.SGD(model.parameters(), lr=0.05), **options)
 
 
 def check_same(model_of=Model, scopes_again=True, **arguments):
@@ -95,9 +83,8 @@ def check_same(model_of=Model, scopes_again=True, **arguments):
     options = arguments.pop("options", {})
     plain = train(model_of=model_of, **arguments)
     run = train(lambda model: again(model, **options), model_of=model_of, **arguments)
-    assert run[0] == plain[0]
-    assert equal(run[1], plain[1])
-    off = run[2]
+    assert_same_run(run, plain)
+    off = run.off
     stats = off.stats()
     assert (stats.scopes_again > 0) == scopes_again, reasons(off)
     assert stats.restores_refused == 0
@@ -273,7 +260,7 @@ def test_same_with_double_backward():
 
 def test_by_the_plan(store):
     """A budget that keeping does not meet is met, with or without drives."""
-    whole = train(lambda model: again(model, forced=False))[2].stats().step_peak_bytes
+    whole = train(lambda model: again(model, forced=False)).off.stats().step_peak_bytes
     for options in ({}, {"store": store}):
         def off_of(model):
             off = again(model, forced=False, budget_bytes=whole // 2, **options)
@@ -282,12 +269,12 @@ def test_by_the_plan(store):
             return off
 
         plain, run = train(steps=5), train(off_of, steps=5)
-        assert run[0] == plain[0] and equal(run[1], plain[1])
-        stats = run[2].stats()
+        assert_same_run(run, plain)
+        stats = run.off.stats()
         assert stats.steps_planned > 0 and stats.plan_mismatches == 0
         assert 0 < stats.plan_peak_bytes <= whole // 2
         assert options or stats.scopes_again > 0
-        assert left_in(run[2]) == (0, 0, 0)
+        assert left_in(run.off) == (0, 0, 0)
 
 
 def test_explained(capsys):
@@ -295,13 +282,13 @@ def test_explained(capsys):
     off = again(model, forced=False, budget_bytes=1 << 40)
     assert off.explain() == []
     assert "no plan is in force" in capsys.readouterr().out
-    whole = train(lambda model: again(model, forced=False))[2].stats().step_peak_bytes
+    whole = train(lambda model: again(model, forced=False)).off.stats().step_peak_bytes
 
     def half_of(model):
         return again(model, forced=False, budget_bytes=whole // 2,
                      recompute=lambda name, module: name != "layers.0.first")
 
-    off = train(half_of)[2]
+    off = train(half_of).off
     plans = off.explain()
     printed = capsys.readouterr().out
     names = [plan.scope for plan in plans]
@@ -350,8 +337,8 @@ def test_what_is_random_by_itself():
             return super().forward(x) * (1 + int.from_bytes(os.urandom(2), "big"))
 
     run = train(again, model_of=lambda: Model(half=Noisy), steps=2)
-    assert "second run" in str(reasons(run[2]))
-    assert run[2].stats().scopes_again == 0
+    assert "second run" in str(reasons(run.off))
+    assert run.off.stats().scopes_again == 0
 
 
 def test_what_counts():

@@ -23,8 +23,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import conftest
-import spillway.torch
-from offloading import equal, gradients_of
+from offloading import assert_same_run, offload_each, trained
 from spillway._recompute import recompute as recompute_module, effects, watched
 from spillway._core import torch_compat
 
@@ -51,57 +50,43 @@ class Layer(nn.Module):
 
 
 def offload_of(model):
-    off = spillway.torch.offload(model, None, mode="budget", budget_bytes=1 << 40,
-                                 sizes=spillway.torch.Sizes(min_bytes=1), recompute="auto")
+    off = offload_each(None, model, mode="budget", budget_bytes=1 << 40, recompute="auto")
     off._session.discards_all = True
     return off
 
 
 def run(layer, recompute, seen, before=lambda model: None, each=lambda model, step: None,
         loss_of=lambda y, model: y.square().mean(), steps=STEPS, mode=contextlib.nullcontext):
-    """(losses, gradients, what was seen at the end, the offload)"""
+    """(the run, what was seen at the end)"""
     torch.manual_seed(1)
     random.seed(1)
     np.random.seed(1)
     model = nn.Sequential(*(layer() for _ in range(LAYERS)))
-    off = contextlib.nullcontext()
-    if recompute:
-        off = offload_of(model)
-    before(model)
-    losses, gradients = [], []
-    for step in range(steps):
-        x = torch.randn(8, WIDTH)
-        with mode(), off:
-            loss = loss_of(model(x), model)
-            each(model, step)
-            loss.backward()
-        losses.append(loss.item())
-        gradients.append([None if each is None else each.clone() for each in gradients_of(model)])
-        model.zero_grad()
-    end = [seen(model), torch.rand(2).tolist(), random.random(), np.random.rand()]
-    return losses, gradients, end, off
+
+    def off_of(model):
+        off = offload_of(model) if recompute else None
+        before(model)
+        return off
+
+    found = trained(model, lambda: torch.randn(8, WIDTH), off_of,
+                    lambda model, x: loss_of(model(x), model), steps=steps, mode=mode, before=each)
+    return found, [seen(model), torch.rand(2).tolist(), random.random(), np.random.rand()]
 
 
 def same(layer, seen=lambda model: None, again=None, **given):
     """:param again: whether anything is recomputed; None: it does not matter
     :return: why scopes are not, and how many recomputations there were"""
-    plain = run(layer, False, seen, **given)
-    spilled = run(layer, True, seen, **given)
-    assert spilled[0] == plain[0]
-    assert all(map(equal_or_none, spilled[1], plain[1]))
-    assert spilled[2] == plain[2]
-    off = spilled[3]
+    (plain, end), (spilled, spilled_end) = (run(layer, recompute, seen, **given)
+                                            for recompute in (False, True))
+    assert_same_run(spilled, plain)
+    assert spilled_end == end
+    off = spilled.off
     count = off.stats().scopes_again
     recomputer = off._recomputer
     reasons = {recomputer.names[module]: why for module, why in recomputer.refused.items()}
     assert again is None or (count > 0) == again, reasons
     assert off.stats().restores_refused == 0
     return reasons, count
-
-
-def equal_or_none(these, those):
-    return len(these) == len(those) and all(
-        one is other or equal(one, other) for one, other in zip(these, those))
 
 
 def refused(layer, seen, words, **given):
@@ -660,10 +645,10 @@ def test_closures():
 
         return Notes
 
-    plain = run(make(), False, lambda model: list(made))
-    spilled = run(make(), True, lambda model: list(made))
-    assert spilled[2] == plain[2]
-    assert spilled[3].stats().scopes_again == 0
+    _, plain = run(make(), False, lambda model: list(made))
+    spilled, end = run(make(), True, lambda model: list(made))
+    assert end == plain
+    assert spilled.off.stats().scopes_again == 0
 
 
 def test_what_does_not_show():
@@ -821,8 +806,7 @@ def test_generators_of_everybody(draw, rare):
     def before(model):
         Draws.when.now = not rare
 
-    reasons, _ = same(Draws, again=True, before=before,
-                      loss_of=lambda y, model: y.square().mean())
+    reasons, _ = same(Draws, again=True, before=before, loss_of=lambda y, model: y.square().mean())
     assert not reasons
 
 

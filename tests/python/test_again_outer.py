@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_again_outer.py - layers are recomputed as a whole where their parts cannot be
-import contextlib
 
 import pytest
 import torch
@@ -8,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import spillway.torch
-from offloading import equal, gradients_of
+from offloading import assert_same_run, equal, offload_each, trained
 from spillway._recompute import recompute
 from spillway._core import torch_compat
 
@@ -87,20 +86,12 @@ class GivesObjectsAndCounts(GivesObjects):
 
 def run(layer, off_of=None, steps=5):
     torch.manual_seed(1)
-    model = nn.Sequential(layer(), layer(), layer())
-    off = off_of(model) if off_of else contextlib.nullcontext()
-    gradients = []
-    for _ in range(steps):
-        with off:
-            model(torch.randn(8, WIDTH)).square().mean().backward()
-        gradients.append([None if each is None else each.clone() for each in gradients_of(model)])
-        model.zero_grad()
-    return gradients, off
+    return trained(nn.Sequential(layer(), layer(), layer()), lambda: torch.randn(8, WIDTH), off_of,
+                   steps=steps)
 
 
 def forced(model):
-    off = spillway.torch.offload(model, None, mode="budget", budget_bytes=1 << 40,
-                                 sizes=spillway.torch.Sizes(min_bytes=1), recompute="auto")
+    off = offload_each(None, model, mode="budget", budget_bytes=1 << 40, recompute="auto")
     off._session.discards_all = True
     return off
 
@@ -111,12 +102,11 @@ def forced(model):
     (GivesObjectsAndCounts, 0, 0, "attribute first.calls")])
 def test_whole_layers(layer, first, later, why):
     """:param first: how many scopes are recomputed in the second step, and in later ones"""
-    plain, _ = run(layer)
-    counts = []
+    plain, counts = run(layer), []
     for steps in (2, 5):
-        gradients, off = run(layer, forced, steps)
-        assert all(one is other or equal(one, other) for each, step in zip(plain, gradients)
-                   for one, other in zip(each, step))
+        found = run(layer, forced, steps)
+        assert equal(found.gradients, plain.gradients[:steps])
+        off = found.off
         counts.append(off.stats().scopes_again)
     # A whole layer is tried in the second step.
     tried = 1 if first == later else 2
@@ -128,15 +118,14 @@ def test_whole_layers(layer, first, later, why):
 
 def test_a_budget_is_met_by_whole_layers():
     """Of what keeping takes, without drives."""
-    whole = run(OfLists, lambda model: spillway.torch.offload(model, None, mode="observe"))[1]
+    whole = run(OfLists, lambda model: spillway.torch.offload(model, None, mode="observe")).off
     peak = whole.stats().activation_bytes_max
 
     def half(model):
-        return spillway.torch.offload(model, None, mode="budget", budget_bytes=peak * 2 // 3,
-                                      sizes=spillway.torch.Sizes(min_bytes=1), recompute="auto")
+        return offload_each(None, model, mode="budget", budget_bytes=peak * 2 // 3,
+                            recompute="auto")
 
-    gradients, off = run(OfLists, half, steps=8)
-    plain, _ = run(OfLists, steps=8)
-    assert all(map(equal, plain, gradients))
-    assert off.stats().plan_scopes_again > 0
-    assert 0 < off.stats().plan_peak_bytes <= peak * 2 // 3
+    found = run(OfLists, half, steps=8)
+    assert_same_run(found, run(OfLists, steps=8))
+    assert found.off.stats().plan_scopes_again > 0
+    assert 0 < found.off.stats().plan_peak_bytes <= peak * 2 // 3

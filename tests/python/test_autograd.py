@@ -13,9 +13,9 @@ from torch import nn
 
 import spillway
 import spillway.torch
-from conftest import given_back, make_drives
+from conftest import given_back, make_store
 from offloading import (RAISED, Layers, Nothing, equal, gradients_of, in_threads, left_in,
-                        offload_all, save, settle)
+                        offload_all, offload_each, save, settle)
 
 
 INPLACE = "modified by an inplace operation"
@@ -147,7 +147,7 @@ def step_of(model, off):
 def test_after_an_exception_the_next_step_works(store, where):
     torch.manual_seed(1)
     model = Faulty()
-    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1))
+    off = offload_each(store, model)
     expected = step_of(model, off)
     with pytest.raises(ArithmeticError):
         with off:
@@ -186,7 +186,7 @@ def test_entered_twice(off, store):
 
 def test_hooks_go_with_the_context(store):
     model = Layers()
-    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1))
+    off = offload_each(store, model)
     for _ in range(3):
         step_of(model, off)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
@@ -197,7 +197,7 @@ def test_hooks_go_with_the_context(store):
 
 def test_no_grad_is_left_alone(store):
     model = Layers()
-    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1))
+    off = offload_each(store, model)
     with off, torch.no_grad():
         model(torch.randn(64, 100))
     assert (off.stats().offers, off.stats().steps) == (0, 0)
@@ -224,8 +224,7 @@ def test_steps(store, passes):
         return gradients_of(model), off
 
     expected, _ = run(lambda model: contextlib.nullcontext())
-    got, off = run(lambda model: spillway.torch.offload(model, store,
-                                                        sizes=spillway.torch.Sizes(min_bytes=1)))
+    got, off = run(lambda model: offload_each(store, model))
     assert equal(got, expected) and off.stats().steps == 3
 
 
@@ -309,8 +308,7 @@ def test_drives_that_fail_in_backward_give_an_error_that_names_one(formatted):
 
 
 def test_a_full_store_keeps_tensors_and_says_so(folder, caplog):
-    drives = make_drives(folder, 1, 16 << 20)
-    spillway.format_store(drives)
+    drives = make_store(folder, 1, 16 << 20)
     torch.manual_seed(1)
     x = torch.randn(1 << 20, requires_grad=True)  # 4 MiB each
 

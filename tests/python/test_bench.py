@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_bench.py - python -m spillway.bench: a tiny matrix, rows, interrupted, misused
 import argparse
-import importlib.util
+import importlib
 import json
 import os
 import signal
@@ -210,12 +210,9 @@ def test_a_throttle_is_a_group_that_goes_again(drives, folder):
         subprocess.run(["losetup", "-d", path], check=True)
 
 
-def turns_of(runs, slow):
-    """tests/bench/turns.py, and what it finds of such runs; slow: those of keep and spillway with
-    throttled drives."""
-    spec = importlib.util.spec_from_file_location("turns", ROOT / "tests/bench/turns.py")
-    turns = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(turns)
+def turns_of(turns, runs, slow):
+    """What tests/bench/turns.py finds of such runs; slow: those of keep and spillway with throttled
+    drives."""
     results = dict(zip(turns.MODES, runs))
     seconds = {"keep": 2.0, "recompute": 3.0, "spillway": 1.5}
     timed = {mode: turns.argparse.Namespace(seconds=4 * [seconds[mode]]) for mode in turns.MODES}
@@ -223,10 +220,10 @@ def turns_of(runs, slow):
         "of_keep": turns.ratio_of(timed, "recompute", "keep"),
         "write_bytes_per_second": 60e6, "read_bytes_per_second": 50e6, "results": slow,
     }
-    return turns, turns.found_of("gpt", timed, results, throttled)
+    return turns.found_of("gpt", timed, results, throttled)
 
 
-def test_steps_in_turn(matrix):
+def test_steps_in_turn(matrix, monkeypatch):
     """Ratios of steps, activations of those by a plan, and by how much RSS fell; with and without
     throttled drives."""
     _, found, _ = matrix(batches=4, steps=4)
@@ -237,8 +234,9 @@ def test_steps_in_turn(matrix):
     for step, peak in zip(spilled["steps"], (100, 90, 70, 50)):
         step.update(activation_peak_bytes=peak * mib, plan_peak_bytes=65 * mib)
     slow = json.loads(json.dumps({"keep": keep, "spillway": spilled}))
-    turns, model = turns_of(found["runs"], slow)
-    rows = {row["name"]: row for row in turns.rows_of(model)}
+    monkeypatch.syspath_prepend(str(ROOT / "tests/bench"))
+    turns = importlib.import_module("turns")
+    rows = {row["name"]: row for row in turns.rows_of(turns_of(turns, found["runs"], slow))}
     time = "gpt: step time, "
     ratios = [rows[time + words]["value"] for words in turns.RATIOS.values()]
     assert ratios == [0.75, 0.5, 1.5, 0.75]
@@ -256,7 +254,7 @@ def test_steps_in_turn(matrix):
     assert rows["gpt: losses or gradients that differ"]["met"]
     for key in ("losses_hex", "step_gradients_sha256"):
         slow["spillway"].update({**spilled, key: spilled[key][:-1] + ["0x0p+0"]})
-        differs = next(turns.rows_of(turns_of(found["runs"], slow)[1]))
+        differs = next(turns.rows_of(turns_of(turns, found["runs"], slow)))
         assert differs["name"] == "gpt: losses or gradients that differ" and not differs["met"]
 
 

@@ -7,7 +7,6 @@ import errno
 import inspect
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -19,7 +18,7 @@ from torch import nn
 
 import spillway
 import spillway.torch
-from conftest import BUILD, make_drives, run_python
+from conftest import BUILD, SEED, make_store, run_python
 from spillway import checkpoint
 from spillway._export import output as output_module
 from spillway._export.committed import fields_of, parameters_of
@@ -28,7 +27,6 @@ from spillway._export.safetensors import SafetensorsReader
 from spillway._optim.tiles import item_bytes
 from spillway.state import State
 
-SEED = int(os.environ.get("SPW_SEED") or random.SystemRandom().randrange(1 << 31))
 TYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 MAPS_FILES = "mmap" in inspect.signature(torch.load).parameters
 needs_map = pytest.mark.skipif(not MAPS_FILES, reason="this PyTorch cannot map a file")
@@ -65,11 +63,6 @@ def train(model, optimizer, steps):
         optimizer.zero_grad()
         model(torch.randn(4, 37)).backward()
         optimizer.step()
-
-
-@pytest.fixture(autouse=True)
-def seeded():
-    print(f"SPW_SEED={SEED}")
 
 
 @pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "masters"])
@@ -232,8 +225,7 @@ def test_parameters_come_back(trained, folder, format, what):
     dtype = model.odd.dtype
     exported(drives, folder / "model", format, what)
     other = Model(dtype)
-    paths = make_drives(folder, 2, 64 << 20, "other")
-    spillway.format_store(paths)
+    paths = make_store(folder, 2, 64 << 20, "other")
     with opened(paths) as store:
         optimizer = over(store, other)
         with torch.no_grad():
@@ -253,8 +245,7 @@ def test_all_of_it_comes_back(trained, folder):
     drives, model, state = trained
     exported(drives, folder / "all.pt", "torch", "all")
     other = Model(model.odd.dtype)
-    paths = make_drives(folder, 2, 64 << 20, "other")
-    spillway.format_store(paths)
+    paths = make_store(folder, 2, 64 << 20, "other")
     with opened(paths) as store:
         optimizer = over(store, other)
         checkpoint.import_(optimizer, folder / "all.pt", "all")
@@ -514,8 +505,7 @@ def test_a_killed_export_of_several_files_leaves_no_mixture(trained, folder):
 
 
 def test_a_drive_that_is_missing(folder):
-    drives = make_drives(folder, 2, 64 << 20)
-    spillway.format_store(drives)
+    drives = make_store(folder, 2, 64 << 20)
     for copies, step in ((2, 1), (1, 2)):
         model = Model()
         with opened(drives, commit=None) as store:

@@ -22,7 +22,8 @@ if hasattr(torch, "compile"):
     # In this process, not in others that are still there when the test ends.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
 
-from offloading import equal, gradients_of, left_in, offload_all, settle  # noqa: E402
+from offloading import (assert_same_run, equal, gradients_of, left_in, offload_all,  # noqa: E402
+                        settle, trained)
 from spillway._core import hooks_loader  # noqa: E402
 
 
@@ -110,28 +111,21 @@ WAYS = [whole, in_place, per_block, layers_in_place]
 
 
 def train(compiled, backend, store=None, mode="spill", steps=4, after=lambda: None):
-    """(gradients of every step, the offload)"""
     torch.manual_seed(1)
-    model = compiled(Model(), backend)
-    off = contextlib.nullcontext() if store is None else offload_all(store, model, mode=mode)
-    gradients = []
-    for _ in range(steps):
-        model.zero_grad()
-        with off:
-            model(torch.randn(128, 64)).pow(2).mean().backward()
-        gradients.append([gradient.clone() for gradient in gradients_of(model)])
-        after()
-    return gradients, off
+    return trained(compiled(Model(), backend), lambda: torch.randn(128, 64),
+                   store and (lambda model: offload_all(store, model, mode=mode)), steps=steps,
+                   each=after)
 
 
 @pytest.mark.parametrize("compiled", WAYS)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("mode", ["spill", "fastest"])
 def test_the_same_gradients(store, backend, compiled, mode):
-    expected, _ = train(compiled, backend)
+    expected = train(compiled, backend)
     torch._dynamo.reset()
-    got, off = train(compiled, backend, store, mode)
-    assert equal(got, expected)
+    got = train(compiled, backend, store, mode)
+    assert_same_run(got, expected)
+    off = got.off
     assert off.stats().offers > 0 and off.stats().steps == 4
     assert left_in(off) == (0, 0, 0)
     off.close()
@@ -166,7 +160,7 @@ def test_entering_again_compiles_nothing_again(store, compiled):
 
     counter, counts = CompileCounterWithBackend("aot_eager"), []
     off = train(compiled, counter, store, steps=5,
-                after=lambda: counts.append(counter.frame_count))[1]
+                after=lambda: counts.append(counter.frame_count)).off
     assert counts[0] > 0 and counts == counts[:1] * 5
     assert left_in(off) == (0, 0, 0)
 

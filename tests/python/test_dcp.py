@@ -12,7 +12,7 @@ from torch import nn
 
 import spillway
 import spillway.torch
-from conftest import make_drives
+from conftest import make_store
 from offloading import shards
 from test_optimizer_ranks import RANKS, local_of, model_of, run_ranks, together
 
@@ -29,8 +29,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
 @pytest.fixture
 def parts(folder):
-    paths = make_drives(folder, 2, 96 << 20)
-    spillway.format_store(paths, partitions=RANKS)
+    paths = make_store(folder, 2, 96 << 20, partitions=RANKS)
     return paths
 
 

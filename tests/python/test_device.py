@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import subprocess
-import sys
 import threading
 import time
 import types
@@ -23,8 +22,9 @@ from torch import nn
 
 import spillway
 import spillway.torch
-from conftest import BUILD, ROOT, make_drives
-from offloading import RAISED, Nothing, Save, WeakStorage, same_bits, with_sizes
+from conftest import BUILD, make_store, run_python
+from offloading import (RAISED, Nothing, Save, WeakStorage, offload_all, offload_each, same_bits,
+                        with_sizes)
 from spillway._gpu import accelerator, slow_path
 from spillway._core import library
 from spillway._core.hooks_loader import hooks
@@ -38,8 +38,7 @@ class Rig:
     def __init__(self, store, polls=0):
         self.log = []
         self.table = Table(polls, self.log)
-        self.off = spillway.torch.offload(Nothing(), store, sizes=spillway.torch.Sizes(min_bytes=1),
-                                          mode="spill")
+        self.off = offload_all(store, Nothing())
         self.session = self.off._session
         host_is_device(self.off, self.table)
         self.device = self.session.device
@@ -57,14 +56,12 @@ class Rig:
 
     def stored(self, count):
         """This many are on the drives and nowhere else."""
-        self.until(
-            lambda stats: stats.tensors_spilled == count
-            and stats.device_bytes == stats.device_staging_bytes == 0
-        )
+        self.until(lambda stats: stats.tensors_spilled == count
+                   and stats.device_bytes == stats.device_staging_bytes == 0)
 
     def names(self):
         """What happened since the last call."""
-        names = [event for event in self.log]
+        names = self.log[:]
         self.log.clear()
         return names
 
@@ -85,11 +82,8 @@ def rig(store):
 
 def test_both_tables_have_the_same_methods():
     def methods(table):
-        return {
-            name: list(inspect.signature(function).parameters)
-            for name, function in vars(table).items()
-            if callable(function) and name[0] != "_"
-        }
+        return {name: list(inspect.signature(function).parameters)
+                for name, function in vars(table).items() if callable(function) and name[0] != "_"}
 
     assert methods(Table) == methods(accelerator.Table)
 
@@ -101,23 +95,13 @@ def test_save_and_use_in_order(rig):
     rig = rig()
     expected = torch.randn(1000)
     saved = rig.save(expected.clone())
-    assert rig.names() == [
-        ("record", "main"),
-        ("wait", "side1", "main"),
-        ("copy", "side1"),
-        ("record", "side1"),
-    ]
+    assert rig.names() == [("record", "main"), ("wait", "side1", "main"), ("copy", "side1"),
+                           ("record", "side1")]
     rig.stored(1)
     assert rig.names() == []
     assert torch.equal(saved.unpack(), expected)
-    assert rig.names() == [
-        ("empty", "main"),
-        ("record", "main"),
-        ("wait", "side2", "main"),
-        ("copy", "side2"),
-        ("record", "side2"),
-        ("wait", "main", "side2"),
-    ]
+    assert rig.names() == [("empty", "main"), ("record", "main"), ("wait", "side2", "main"),
+                           ("copy", "side2"), ("record", "side2"), ("wait", "main", "side2")]
     stats = rig.stats()
     assert (stats.bytes_copied, stats.bytes_spilled, stats.bytes_read) == (4000, 4000, 4000)
 
@@ -130,12 +114,8 @@ def test_nothing_is_written_before_the_copy_has_ended(rig):
     del tensor
     for _ in range(100):
         stats = rig.stats()
-    assert (
-        stats.copies,
-        stats.tensors_spilled,
-        stats.device_bytes,
-        stats.device_staging_bytes,
-    ) == (0, 0, 4000, 4000)
+    assert (stats.copies, stats.tensors_spilled) == (0, 0)
+    assert (stats.device_bytes, stats.device_staging_bytes) == (4000, 4000)
     assert not storage.expired()
     rig.table.polls = 0
     rig.stored(1)
@@ -161,9 +141,8 @@ def test_staging_memory_is_held_until_the_copy_out_of_it_has_ended(rig):
     saved = rig.save(torch.zeros(2048))
     rig.stored(1)
     rig.table.polls = None
-    rig.table.wait = (
-        lambda stream, event: None
-    )  # a device that computes for long before it comes to wait
+    # A device that computes for long before it comes to wait.
+    rig.table.wait = lambda stream, event: None
     used = saved.unpack()
     del saved
     for _ in range(100):
@@ -179,12 +158,8 @@ def test_dropped_during_the_copy_it_is_not_written(rig):
     del saved
     rig.until(lambda stats: stats.entries == 0)
     stats = rig.stats()
-    assert (
-        stats.copies,
-        stats.tensors_spilled,
-        stats.device_staging_bytes,
-        rig.session.known(),
-    ) == (1, 0, 0, 1)
+    assert (stats.copies, stats.tensors_spilled, stats.device_staging_bytes) == (1, 0, 0)
+    assert rig.session.known() == 1
 
 
 def test_views_of_one_content_are_copied_once(rig):
@@ -444,9 +419,8 @@ class Layers(nn.Module):
     def __init__(self):
         super().__init__()
         torch.manual_seed(1)
-        self.layers = nn.ModuleList(
-            nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64)) for _ in range(4)
-        )
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64))
+                                    for _ in range(4))
 
     def forward(self, x):
         for layer in self.layers:
@@ -478,9 +452,8 @@ def left(store, off):
 def test_gradients_are_the_same_by_a_plan(store, offload, mode):
     expected, _ = gradients(lambda model: None, steps=6)
     options = {"budget_bytes": 100_000} if mode == "budget" else {}
-    got, off = gradients(
-        lambda model: offload(model, store, mode=mode, waits=True, **options), steps=6
-    )
+    got, off = gradients(lambda model: offload(model, store, mode=mode, waits=True, **options),
+                         steps=6)
     assert all(torch.equal(a, b) for a, b in zip(got, expected))
     assert left(store, off) == (0, 0)
     stats = off.stats()
@@ -543,10 +516,9 @@ def test_the_same_gradients_at_any_speed_of_streams(store, offload, polls):
     assert polls is not None or stats.bytes_forwarded > 0
 
 
-def test_little_staging_memory_keeps_on_the_device(drives, offload):
-    spillway.format_store(drives)
+def test_little_staging_memory_keeps_on_the_device(formatted, offload):
     expected, _ = gradients(lambda model: None)
-    with spillway.Store(drives) as store:
+    with spillway.Store(formatted) as store:
         all_there_is = []
         for length in (1 << 20, 4 << 10):
             address = ctypes.c_void_p()
@@ -561,20 +533,12 @@ def test_little_staging_memory_keeps_on_the_device(drives, offload):
 def test_any_tensor_comes_back(store, offload):
     off = offload(Nothing(), store, mode="spill")
     spilled = 0
-    for tensor in (
-        torch.randn(40, 50),
-        torch.randn(40, 50).t(),
-        torch.randn(1, 50).expand(40, 50),
-        torch.arange(4000)[3::7],
-        torch.randn(300).to(torch.bfloat16),
-        torch.randn(70).double(),
-        torch.tensor(3.0),
-        torch.rand(99) > 0.5,
-        torch.randn(30, dtype=torch.complex64).conj(),
-        torch.randn(30, dtype=torch.complex64).conj().imag,
-        torch.randn(100000)[70000:],
-        torch.zeros(0),
-    ):
+    for tensor in (torch.randn(40, 50), torch.randn(40, 50).t(), torch.randn(1, 50).expand(40, 50),
+                   torch.arange(4000)[3::7], torch.randn(300).to(torch.bfloat16),
+                   torch.randn(70).double(), torch.tensor(3.0), torch.rand(99) > 0.5,
+                   torch.randn(30, dtype=torch.complex64).conj(),
+                   torch.randn(30, dtype=torch.complex64).conj().imag, torch.randn(100000)[70000:],
+                   torch.zeros(0)):
         seen, copy = [], tensor.clone(memory_format=torch.preserve_format)
         with off:
             off.step()
@@ -589,14 +553,18 @@ def test_any_tensor_comes_back(store, offload):
     assert left(store, off) == (0, 0)
 
 
-def test_changed_in_place_while_it_is_on_the_device_and_then_gone(store, offload):
-    """The tensor that the path still has is the changed one."""
+@pytest.mark.parametrize("copied", [False, True])
+def test_changed_in_place_on_the_device_and_then_gone(store, offload, copied):
+    """Only the path can tell: it still has the tensor, or a copy of the changed bytes."""
     off = offload(Nothing(), store, polls=None)
     with off:
         y = torch.randn(300, 300, requires_grad=True).exp()
         z = y.sum()
         y.detach().zero_()
         del y
+        if copied:
+            off._session.device.port.table.polls = 0
+            wait_for_spilled(off)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             z.backward()
     del z
@@ -612,21 +580,6 @@ def test_changed_in_place(store, offload, stored):
         y.detach().add_(1)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             y.sum().backward()
-
-
-def test_changed_in_place_before_a_slow_copy_and_then_gone(store, offload):
-    """The copy has the changed bytes, and only the path can tell."""
-    off = offload(Nothing(), store, polls=None)
-    with off:
-        y = torch.randn(300, 300, requires_grad=True).exp()
-        z = y.sum()
-        y.detach().zero_()
-        del y
-        off._session.device.port.table.polls = 0
-        wait_for_spilled(off)
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            z.backward()
-    del z
 
 
 @pytest.mark.parametrize("polls", [0, None], ids=["stored", "on the device"])
@@ -660,8 +613,7 @@ def test_parameters_and_excluded_modules_pass_by(store, offload):
 
 
 def test_a_full_store_keeps_tensors_in_pinned_memory(folder, offload, caplog):
-    drives = make_drives(folder, 1, 16 << 20)
-    spillway.format_store(drives)
+    drives = make_store(folder, 1, 16 << 20)
     x = torch.randn(1 << 20, requires_grad=True)  # 4 MiB each
 
     def run():
@@ -681,28 +633,26 @@ def test_a_full_store_keeps_tensors_in_pinned_memory(folder, offload, caplog):
     assert "no space on the drives: tensors stay in memory" in caplog.text
 
 
-def test_wrong_bytes_of_a_drive_are_an_error(drives, offload):
-    spillway.format_store(drives)
-    with spillway.Store(drives) as store:
+def test_wrong_bytes_of_a_drive_are_an_error(formatted, offload):
+    with spillway.Store(formatted) as store:
         off = offload(Nothing(), store)
         x = torch.randn(500000, requires_grad=True)
         with off:
             z = x.exp().sum()
             wait_for_spilled(off)
-            for path in drives:
+            for path in formatted:
                 with open(path, "r+b") as file:
                     file.seek(1 << 20)
                     file.write(os.urandom(32 << 20))
             with pytest.raises(RAISED, match=f"Errno {errno.EBADMSG}") as caught:
                 z.backward()
-        assert any(path in str(caught.value) for path in drives)
+        assert any(path in str(caught.value) for path in formatted)
         assert x.grad is None and off.stats().reads_failed == 1
         del z
 
 
-def test_a_store_closed_inside_the_context(drives, offload):
-    spillway.format_store(drives)
-    store = spillway.Store(drives)
+def test_a_store_closed_inside_the_context(formatted, offload):
+    store = spillway.Store(formatted)
     off = offload(Nothing(), store)
     x = torch.randn(1000, requires_grad=True)
     with off:
@@ -711,14 +661,13 @@ def test_a_store_closed_inside_the_context(drives, offload):
         with pytest.raises(RAISED, match="Errno 9. the tensor cache is closed"):
             y.backward()
     assert not off._session.device.port.table.pinned
-    with spillway.Store(drives):  # the drives were released
+    with spillway.Store(formatted):  # the drives were released
         pass
 
 
-def test_a_device_that_failed_keeps_no_drive(drives, caplog):
+def test_a_device_that_failed_keeps_no_drive(formatted, caplog):
     """After an error on the device CUDA answers every call with it."""
-    spillway.format_store(drives)
-    store = spillway.Store(drives)
+    store = spillway.Store(formatted)
     rig = Rig(store, polls=None)
     saved = rig.save(torch.zeros(1000))
 
@@ -730,7 +679,7 @@ def test_a_device_that_failed_keeps_no_drive(drives, caplog):
         store.close()
     assert "device-side assert" in caplog.text
     assert not rig.table.pinned
-    with spillway.Store(drives):
+    with spillway.Store(formatted):
         pass
 
 
@@ -768,24 +717,18 @@ def runtime(monkeypatch):
     runtime, table = Runtime(), accelerator.Table("cuda")
     table.module = types.SimpleNamespace(device=runtime.device, cudart=lambda: runtime)
     on_cpu = torch.ones
-    monkeypatch.setattr(
-        torch,
-        "ones",
-        lambda *args, device=None, dtype=None: (
-            runtime.kernel if device == "gpu" else on_cpu)(*args),
-    )
+    monkeypatch.setattr(torch, "ones", lambda *args, device=None, dtype=None: (
+        runtime.kernel if device == "gpu" else on_cpu)(*args))
     return runtime, table
 
 
 def test_memory_that_cannot_be_pinned_is_told(store, runtime, monkeypatch, caplog):
     runtime, table = runtime
     monkeypatch.setattr(slow_path, "_table", lambda kind: table)
-    with spillway.torch.offload(Layers(), store) as off, caplog.at_level(
-        logging.WARNING, "spillway"
-    ):
-        assert (
-            slow_path.device_tensors(types.SimpleNamespace(type="gpu"), off._session.cache) is None
-        )
+    caplog.set_level(logging.WARNING, "spillway")
+    with spillway.torch.offload(Layers(), store) as off:
+        gpu = types.SimpleNamespace(type="gpu")
+        assert slow_path.device_tensors(gpu, off._session.cache) is None
     assert "tensors on gpu are kept there: cudaHostRegister() of" in caplog.text
     # Not on the first device, which would make a context there in each rank.
     assert [device.type for device in runtime.asked_on] == ["gpu"]
@@ -804,14 +747,13 @@ def test_memory_that_cannot_be_unpinned_is_told(runtime, caplog):
 def test_a_device_without_streams_is_told(store, caplog):
     off = spillway.torch.offload(Layers(), store)
     with caplog.at_level(logging.WARNING, "spillway"):
-        assert (
-            slow_path.device_tensors(types.SimpleNamespace(type="mps"), off._session.cache) is None
-        )
+        mps = types.SimpleNamespace(type="mps")
+        assert slow_path.device_tensors(mps, off._session.cache) is None
     assert "tensors on mps are kept there: " in caplog.text
 
 
 def test_of_a_device_that_serves_nobody_all_is_kept(store):
-    off = spillway.torch.offload(Layers(), store, sizes=spillway.torch.Sizes(min_bytes=1))
+    off = offload_each(store, Layers())
     with off:
         y = Save.apply(torch.ones(1, requires_grad=True), [], torch.empty(99, device="meta"))
         y = Save.apply(y, [], torch.empty(99, device="meta"))
@@ -825,8 +767,7 @@ def test_the_report_says_what_became_of_the_devices_tensors(store, offload, caps
     assert "on devices, peak" in capsys.readouterr().out
 
 
-def test_training_on_the_cpu_touches_nothing_of_it(drives):
-    spillway.format_store(drives)
+def test_training_on_the_cpu_touches_nothing_of_it(formatted):
     program = """
 import sys, torch, spillway.torch
 model = torch.nn.Sequential(torch.nn.Linear(300, 300), torch.nn.GELU(), torch.nn.Linear(300, 300))
@@ -840,12 +781,7 @@ with spillway.Store(sys.argv[1:]) as store:
 assert not [name for name in sys.modules if name.startswith("spillway._gpu.")]
 assert not torch.cuda.is_initialized()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program, *drives],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
-    )
+    done = run_python("-c", program, *formatted)
     assert done.returncode == 0, done.stderr
 
 

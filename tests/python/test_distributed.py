@@ -16,7 +16,7 @@ import spillway
 import spillway.schedules
 import spillway.torch
 from conftest import EXAMPLES, run_python, started, tiny
-from offloading import Layers, equal, gradients_of, left_in, shards
+from offloading import Layers, equal, gradients_of, left_in, offload_each, shards
 from spillway.schedules import one_f_one_b
 
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
@@ -190,7 +190,7 @@ def test_deepspeed(store, monkeypatch):
     plain = PipelineEngine(model_of())
     plain.train_batch()
     engine = PipelineEngine(model_of())
-    off = spillway.torch.offload(engine.module, store, sizes=spillway.torch.Sizes(min_bytes=1))
+    off = offload_each(store, engine.module)
     heard = Listening(off, monkeypatch)
     detach = spillway.schedules.attach_deepspeed(engine, off)
     with off:
@@ -271,7 +271,7 @@ def test_megatron(store, monkeypatch, rank, size):
     func = forward_backward(lambda count: one_f_one_b(rank, size, count))
     plain, model = model_of(), model_of()
     expected = run(func, plain)
-    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1))
+    off = offload_each(store, model)
     heard = Listening(off, monkeypatch)
     wrapped = spillway.schedules.wrap_megatron(func, off, rank, size)
     with off:
@@ -297,7 +297,7 @@ def test_megatron_interleaved(store, monkeypatch):
         for loss in reversed(losses):
             loss.backward()
 
-    off = spillway.torch.offload(whole, store, sizes=spillway.torch.Sizes(min_bytes=1))
+    off = offload_each(store, whole)
     heard = Listening(off, monkeypatch)
     with off:
         wrapped = spillway.schedules.wrap_megatron(func, off, 0, 2)

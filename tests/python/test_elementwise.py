@@ -8,17 +8,11 @@ import threading
 import pytest
 import torch
 
-import spillway.torch
-from fake_state import FakeState, FakeStore, committed_records
-from spillway._optim import records
+from fake_state import FakeStore
+from pairs import HOOKS, Pair, made, over
 from spillway._optim.elementwise import made_options, probe
 
-
-@pytest.fixture(autouse=True)
-def in_memory(monkeypatch):
-    torch.manual_seed(0)
-    monkeypatch.setattr(records, "State", FakeState)
-    monkeypatch.setattr(records, "committed_records", committed_records)
+pytestmark = pytest.mark.usefixtures("fake_state")
 
 
 def proven(cls, *shapes, **options):
@@ -188,30 +182,24 @@ def test_nothing_is_changed_where_a_class_is_refused():
     for param in params:
         param.grad = torch.ones_like(param)
     with pytest.raises(TypeError, match="Codes cannot have its state on drives.*use Codes itself"):
-        spillway.torch.Optimizer(Codes, params, store, tile=2048)
+        over(params, Codes, store, tile=2048)
     assert store.state is None
     assert all(map(torch.equal, params, before))
 
 
 @pytest.mark.parametrize("rate", [0.125, torch.tensor(0.125)], ids=["number", "tensor"])
 def test_options_are_what_the_class_makes_of_them(rate):
-    values = torch.randn(6000), torch.randn(50, 100)
-    ours, theirs = [[torch.nn.Parameter(value.clone()) for value in values] for _ in range(2)]
-    tiled = spillway.torch.Optimizer(TensorRates, ours[:1], FakeStore(), tile=1000,
-                                     lr=copy.deepcopy(rate))
-    plain = TensorRates(theirs[:1], lr=copy.deepcopy(rate))
-    for optimizer, params in ((tiled, ours), (plain, theirs)):
+    ours, theirs = made(((6000,), (50, 100)))
+    pair = Pair(ours, theirs, over(ours[:1], TensorRates, tile=1000, lr=copy.deepcopy(rate)),
+                TensorRates(theirs[:1], lr=copy.deepcopy(rate)))
+    for params, optimizer in pair:
         optimizer.add_param_group({"params": params[1:], "lr": 0.5})
     for _ in range(3):
-        for mine, yours in zip(ours, theirs):
-            mine.grad = torch.randn(mine.shape)
-            yours.grad = mine.grad.clone()
-        for optimizer in (tiled, plain):
-            with torch.no_grad():
-                optimizer.step()
+        with torch.no_grad():
+            pair.train(1)
+        for optimizer in pair.optimizers:
             optimizer.param_groups[0]["lr"].mul_(0.5)
-    assert all(map(torch.equal, ours, theirs))
-    for mine, yours in zip(tiled.param_groups, plain.param_groups):
+    for mine, yours in zip(*(optimizer.param_groups for optimizer in pair.optimizers)):
         assert mine["decoupled"] is yours["decoupled"] is True
         assert torch.equal(mine["lr"], yours["lr"]) and mine["lr"].dtype == yours["lr"].dtype
 
@@ -242,7 +230,7 @@ def test_an_object_of_a_group_that_steps_replace_is_refused():
 def test_options_that_the_class_does_not_take_are_refused_before_the_step():
     param = torch.nn.Parameter(torch.randn(3000))
     before = param.detach().clone()
-    tiled = spillway.torch.Optimizer(TensorRates, [param], FakeStore(), tile=1000)
+    tiled = over([param], TensorRates, tile=1000)
     param.grad = torch.ones(3000)
     rate, tiled.param_groups[0]["lr"] = tiled.param_groups[0]["lr"], 0.1
     with pytest.raises(TypeError, match=r"cannot .* has lr=0.1, of which .* tensor\(0.1"):
@@ -297,11 +285,10 @@ def warnings_of(caplog):
     ([1.0] * 5, [1e-30] * 5, "too small for the parameters' type: lr is 1e-30. Give"),
 ], ids=["none", "rate", "zero", "small"])
 def test_steps_that_change_no_parameter_are_said_once(caplog, grads, rates, words, in_backward):
-    if in_backward and not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
+    if in_backward and not HOOKS:
         pytest.skip("this PyTorch has no such hook")
     params = [torch.nn.Parameter(torch.ones(300)), torch.nn.Parameter(torch.ones(5, 5))]
-    tiled = spillway.torch.Optimizer(torch.optim.SGD, params, FakeStore(), tile=100, lr=0.5,
-                                     in_backward=in_backward)
+    tiled = over(params, torch.optim.SGD, tile=100, lr=0.5, in_backward=in_backward)
     steps_of(tiled, params, grads, rates)
     found, = warnings_of(caplog)
     assert found.startswith("steps 1 to 2 changed no parameter: ") and words in found
@@ -309,7 +296,7 @@ def test_steps_that_change_no_parameter_are_said_once(caplog, grads, rates, word
 
 def test_frozen_copies_are_said(caplog):
     copies = [torch.ones(300), torch.ones(3)]
-    tiled = spillway.torch.Optimizer(torch.optim.AdamW, copies, FakeStore())
+    tiled = over(copies)
     steps_of(tiled, copies, [None] * 3)
     assert "none of the optimizer's 2 parameters requires a gradient" in warnings_of(caplog)[0]
 
@@ -321,7 +308,7 @@ def test_frozen_copies_are_said(caplog):
 def test_what_does_change_is_not_said(caplog, monkeypatch, grads, rates):
     """And is not compared for longer than until then."""
     param = torch.nn.Parameter(torch.ones(300))
-    tiled = spillway.torch.Optimizer(torch.optim.SGD, [param], FakeStore(), tile=100, lr=0.5)
+    tiled = over([param], torch.optim.SGD, tile=100, lr=0.5)
     steps_of(tiled, [param], grads[:2], rates)
     monkeypatch.setattr(torch, "equal", None)
     steps_of(tiled, [param], grads[2:], rates[2:])
@@ -331,8 +318,7 @@ def test_what_does_change_is_not_said(caplog, monkeypatch, grads, rates):
 def test_one_element_that_changes_is_enough(caplog):
     """Of masters, though their parameters may stay as they are when they are rounded."""
     param = torch.nn.Parameter(torch.ones(300, dtype=torch.bfloat16))
-    tiled = spillway.torch.Optimizer(torch.optim.SGD, [param], FakeStore(), tile=100, lr=1e-4,
-                                     masters=True)
+    tiled = over([param], torch.optim.SGD, tile=100, lr=1e-4, masters=True)
     for _ in range(4):
         param.grad = torch.zeros_like(param)
         param.grad[299] = 1

@@ -19,7 +19,7 @@ import spillway
 import spillway.torch
 from conftest import EXAMPLES, ROOT, emptied, given_back, options_of, run_python, started, tiny
 from offloading import (TAKE, Layers, equal, gradients_of, hooks_call, in_threads, left_in,
-                        offload_all, save, settle)
+                        offload_all, offload_each, save, settle)
 from spillway._core import handle as handle_module
 from spillway.bench import __main__ as bench
 from spillway import cache as cache_module
@@ -382,8 +382,7 @@ def test_a_store_and_a_cache_are_not_copied(store, make):
 def test_the_model_is_copied_inside_the_context(store, make):
     """To keep the best one, say. The copy is a plain model: it tells nothing, then or later."""
     model = Layers()
-    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1),
-                                 exclude=[model.layers[1]])
+    off = offload_each(store, model, exclude=[model.layers[1]])
     x = torch.randn(10, 100)
     with off:
         model(x).sum().backward()

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import spillway.torch
-from conftest import make_drives, run_python
-from offloading import Layers, gradients_of, settle
+from conftest import make_store, run_python
+from offloading import Layers, gradients_of, offload_all, settle
 from spillway.report import aligned_command
 
 # As the cells of a notebook: in one process, with the names of __main__.
@@ -44,8 +44,7 @@ def test_a_cell_that_runs_again_is_told_what_to_close(drives, first, again, name
 
 
 def test_another_partition_of_the_same_process_is_its_own_matter(folder):
-    drives = make_drives(folder, 2, 64 << 20)
-    spillway.format_store(drives, partitions=2)
+    drives = make_store(folder, 2, 64 << 20, partitions=2)
     with spillway.Store(drives, partition=0), spillway.Store(drives, partition=1) as second:
         assert second.stats().partition == 1
         with pytest.raises(spillway.SpillwayError, match="open itself, since .*test_first_hour"):
@@ -76,8 +75,7 @@ def test_as_a_decorator_it_is_entered_in_each_call(store):
     model, inputs = Layers(), torch.randn(256, 100)
     model(inputs).sum().backward()
     expected = gradients_of(model)
-    off = spillway.torch.offload(model, store, mode="spill",
-                                 sizes=spillway.torch.Sizes(min_bytes=1))
+    off = offload_all(store, model)
 
     @off
     def step(scale):
@@ -120,8 +118,7 @@ def test_the_report_says_what_was_forgotten(store):
 
 def test_the_report_says_how_to_do_without_copies(store, monkeypatch):
     model = Layers(width=512)
-    off = spillway.torch.offload(model, store, mode="spill",
-                                 sizes=spillway.torch.Sizes(min_bytes=1))
+    off = offload_all(store, model)
     with off:
         loss = model(torch.randn(512, 512)).sum()
         settle(off)  # what is wanted back before its write has begun is not written

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_gpt.py - the GPT of the examples trains to the same bits in every mode
 import argparse
-import contextlib
 import sys
 
 import pytest
@@ -10,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 import spillway.torch
 from conftest import ROOT
-from offloading import equal, gradients_of, left_in, settle, with_sizes
+from offloading import assert_same_run, left_in, settle, trained, with_sizes
 from spillway.demo.data import collect_text, tokens_of
 
 sys.path.insert(0, str(ROOT / "python/examples"))
@@ -21,34 +20,23 @@ OPTIONS = {"layers": 4, "hidden": 128, "heads": 4, "sequence": 128, "batch": 2, 
 TEXT = tokens_of(collect_text(ROOT / "include"), 1000)
 
 
-def train(off_of=None, steps=3, recompute=False, seed=0):
-    """(losses, gradients of every step, the offload)"""
-    torch.manual_seed(seed)
+def train(off_of=None, recompute=False):
+    torch.manual_seed(0)
     args = argparse.Namespace(**OPTIONS, mode="recompute" if recompute else "keep")
     model = GPT(args)
-    optimizer = torch.optim.AdamW(model.parameters())
-    source = batches(args, TEXT, torch.Generator().manual_seed(seed))
-    off = off_of(model) if off_of else None
-    losses, gradients = [], []
-    for _ in range(steps):
-        inputs, targets = next(source)
-        with off or contextlib.nullcontext():
-            loss = common.loss_of(model(*inputs), targets)
-            loss.backward()
-        losses.append(loss.item().hex())
-        gradients.append([gradient.clone() for gradient in gradients_of(model)])
-        optimizer.step()
-        optimizer.zero_grad()
-    return losses, gradients, off
+    source = batches(args, TEXT, torch.Generator().manual_seed(0))
+    return trained(model, lambda: next(source), off_of,
+                   lambda model, batch: common.loss_of(model(*batch[0]), batch[1]),
+                   optimizer=torch.optim.AdamW(model.parameters()))
+
+
+def watched(model):
+    return spillway.torch.offload(model, None, mode="observe")
 
 
 @pytest.fixture(scope="module")
 def plain():
     return train()
-
-
-def same(run, plain):
-    return run[0] == plain[0] and equal(run[1], plain[1])
 
 
 @pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
@@ -60,21 +48,20 @@ def same(run, plain):
         "no scopes"])
 def test_identical(store, plain, options, recompute):
     run = train(lambda model: spillway.torch.offload(model, store, **with_sizes(**options)),
-                recompute=recompute)
-    assert same(run, plain)
-    stats = run[2].stats()
+                recompute)
+    assert_same_run(run, plain)
+    stats = run.off.stats()
     # On slow drives all may be asked for before it is written.
     assert stats.bytes_spilled + stats.bytes_forwarded > 0
     assert stats.steps == 3 and (recompute or stats.bytes_deduplicated > 0)
-    assert left_in(run[2]) == (0, 0, 0)
+    assert left_in(run.off) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
 def test_identical_when_watched(plain, recompute):
-    run = train(lambda model: spillway.torch.offload(model, None, mode="observe"),
-                recompute=recompute)
-    assert same(run, plain)
-    assert left_in(run[2]) == (0, 0, 0)
+    run = train(watched, recompute)
+    assert_same_run(run, plain)
+    assert left_in(run.off) == (0, 0, 0)
 
 
 def test_identical_with_newer_checkpoints(store, plain, monkeypatch):
@@ -82,12 +69,10 @@ def test_identical_with_newer_checkpoints(store, plain, monkeypatch):
         return checkpoint(function, *inputs, use_reentrant=False)
 
     monkeypatch.setattr(common, "checkpoint", newer)
-    assert same(train(lambda model: spillway.torch.offload(model, store), recompute=True), plain)
+    assert_same_run(train(lambda model: spillway.torch.offload(model, store), True), plain)
 
 
 def test_it_needs_less_memory(store):
-    watch = train(lambda model: spillway.torch.offload(model, None, mode="observe"))[2]
-
     def with_fast_drives(model):
         """Each layer waits for its writes: how fast the drives of a busy machine are is not the
         question."""
@@ -96,5 +81,5 @@ def test_it_needs_less_memory(store):
             block.register_forward_hook(lambda *_: settle(off) and None)
         return off
 
-    spill = train(with_fast_drives)[2]
+    spill, watch = train(with_fast_drives).off, train(watched).off
     assert spill.activation_peak_bytes < watch.activation_peak_bytes

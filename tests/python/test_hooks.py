@@ -14,9 +14,7 @@ import torch
 import spillway
 import spillway.torch
 from conftest import given_back, run_python
-from offloading import (
-    WeakStorage, hooks_call, in_threads, left_in, offload_all, save, settle,
-)
+from offloading import (WeakStorage, hooks_call, in_threads, left_in, offload_all, save, settle)
 from spillway._core import hooks_loader, tensors as tensors_module, torch_compat
 
 

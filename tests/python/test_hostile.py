@@ -15,8 +15,9 @@ import torch
 
 import spillway
 import spillway.torch
+from offloading import offload_each
 from spillway.cache import Cache
-from conftest import emptied, make_drives
+from conftest import emptied, make_store
 
 REFUSALS = (spillway.SpillwayError, ValueError, TypeError, OverflowError, MemoryError, BufferError,
             ctypes.ArgumentError, UnicodeError)
@@ -84,8 +85,7 @@ def test_calls_of_a_store(store, dice):
 
 
 def test_opening_and_formatting(folder, dice):
-    drives = make_drives(folder, 2, 32 << 20)
-    spillway.format_store(drives)
+    drives = make_store(folder, 2, 32 << 20)
     names = ["partition", "queue_depth", "backend", "stripe", "checksums", "hugetlb", "workers"]
     for _ in range(60):
         paths = dice.choice((drives, drives[:1], drives + drives, [any_value(dice)]))
@@ -128,13 +128,11 @@ def numbers_of(function):
 def test_every_number_is_checked(folder):
     """ctypes leaves off what does not fit: 2^64 more would be the same number. Each is refused by
     its name."""
-    drives = make_drives(folder, 2, 32 << 20)
-    spillway.format_store(drives)
+    drives = make_store(folder, 2, 32 << 20)
     tried = []
     with spillway.Store(drives) as store:
         thing = store.put(b"kept" * 1000)
-        off = spillway.torch.offload(torch.nn.Linear(2, 2), store,
-                                     sizes=spillway.torch.Sizes(min_bytes=1))
+        off = offload_each(store, torch.nn.Linear(2, 2))
         given = {"thing": thing, "length": 4, "offset": 0, "micro_batch": 0}
         calls = [
             (spillway.format_store, (drives,), {}),

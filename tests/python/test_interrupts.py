@@ -5,8 +5,7 @@ import sys
 
 import torch
 
-import spillway.torch
-from offloading import Layers, equal, gradients_of, left_in
+from offloading import Layers, equal, gradients_of, left_in, offload_each
 
 
 class Interrupt:
@@ -46,8 +45,7 @@ def step(model, off, interrupt=None):
 def test_a_context_is_entered_or_left_or_nothing(store):
     torch.manual_seed(1)
     model = Layers(2, 64)
-    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1),
-                                 exclude=[model.layers[1]])
+    off = offload_each(store, model, exclude=[model.layers[1]])
     expected = step(model, off)
     interrupts, half = 0, 0
     while True:

@@ -13,7 +13,7 @@ import torch
 
 import spillway.torch
 from conftest import make_drives, run_python
-from offloading import Layers
+from offloading import Layers, offload_all, offload_each
 from spillway._core import library
 
 LIBRARY = "spillway.library"
@@ -88,8 +88,7 @@ def step(off, model):
 def test_a_budget_that_cannot_be_met_is_said(store, caplog):
     model = Layers(width=256)
     with caplog.at_level(logging.WARNING, "spillway"):
-        off = spillway.torch.offload(model, store, mode="budget", budget_bytes=1,
-                                     sizes=spillway.torch.Sizes(min_bytes=1))
+        off = offload_each(store, model, mode="budget", budget_bytes=1)
         # No plan before writes have shown how fast drives are: on a busy machine many steps pass.
         while not any("cannot be met" in line for line in logged(caplog, logging.WARNING)):
             assert off.stats().steps < 1000
@@ -128,8 +127,7 @@ def test_a_retired_drive_is_said(formatted, caplog):
 def test_short_staging_memory_is_said(store, caplog):
     model = Layers(width=256)
     with caplog.at_level(logging.WARNING, "spillway"):
-        off = spillway.torch.offload(model, store, mode="spill",
-                                     sizes=spillway.torch.Sizes(min_bytes=1, staging_bytes=1))
+        off = offload_all(store, model, staging_bytes=1)
         with off:
             model(torch.randn(64, 256)).sum().backward()
         off.close()

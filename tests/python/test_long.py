@@ -7,10 +7,8 @@ import os
 import pytest
 import torch
 
-import spillway
-import spillway.torch
 from conftest import emptied
-from offloading import Layers, left_in
+from offloading import Layers, left_in, offload_each
 
 STEPS, WARM = 200, 50
 PAGE_BYTES = os.sysconf("SC_PAGESIZE")
@@ -33,7 +31,7 @@ def test_200_steps_leave_nothing_behind(store, mode):
     torch.manual_seed(1)
     model = Layers(4, 64)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1), mode=mode)
+    off = offload_each(store, model, mode=mode)
     session, seen = off._session, []
     for step in range(STEPS):
         with off:

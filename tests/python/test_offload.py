@@ -11,8 +11,8 @@ from torch import nn
 
 import spillway
 import spillway.torch
-from offloading import (Layers, Nothing, equal, gradients_of, left_in, offload_all, settle,
-                        with_sizes)
+from offloading import (Layers, Nothing, equal, gradients_of, left_in, offload_all, offload_each,
+                        settle, with_sizes)
 
 
 def gradients(store=None, exclude=None, **options):
@@ -131,8 +131,7 @@ def test_an_excluded_module_is_kept(store, plain, exclude):
 def test_an_excluded_tensor_is_not_offered(store):
     kept, other = (torch.randn(1000, requires_grad=True) for _ in range(2))
     kept_base, other_base = kept.exp(), other.exp()
-    off = spillway.torch.offload(Nothing(), store, sizes=spillway.torch.Sizes(min_bytes=1),
-                                 exclude=[kept_base])
+    off = offload_each(store, Nothing(), exclude=[kept_base])
     with off:
         (kept_base.view(10, 100).sin().sum() + other_base.sin().sum()).backward()
     assert off.stats().offers == 1
@@ -245,7 +244,7 @@ def test_report_without_a_store(capsys):
 def test_trace(store, folder):
     torch.manual_seed(1)
     model = Layers()
-    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1))
+    off = offload_each(store, model)
     step(model, off)
     off.trace(folder / "step.json")
     step(model, off)
@@ -334,7 +333,7 @@ def test_what_was_opened_is_closed_when_the_options_are_wrong(formatted):
 def test_a_model_on_two_devices(store):
     """The other device has no memory: what is saved there is kept."""
     model = nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 300, device="meta"))
-    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1))
+    off = offload_each(store, model)
     with off:
         loss = model[0](torch.randn(3, 300)).exp().sum()
         model[1](torch.randn(3, 300, device="meta")).exp().sum().backward()
@@ -403,8 +402,7 @@ def test_progress_in_the_loop(store):
     assert terminal.getvalue().count("\r\033[K") == 3 and terminal.getvalue().endswith("\n")
     around = io.StringIO()
     model = Layers()
-    with spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1),
-                                progress=around):
+    with offload_each(store, model, progress=around):
         for _ in range(3):
             model(torch.randn(256, 100)).sum().backward()
     assert around.getvalue().count("\n") == 3
@@ -415,8 +413,7 @@ def test_progress_is_told_when_a_step_ends(store):
     line."""
     file, model = io.StringIO(), Layers()
     lines = lambda: file.getvalue().count("\n")  # noqa: E731
-    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1),
-                                 progress=file)
+    off = offload_each(store, model, progress=file)
     for step in range(3):
         with off:
             loss = model(torch.randn(256, 100)).sum()
@@ -424,8 +421,7 @@ def test_progress_is_told_when_a_step_ends(store):
         loss.backward()
     off.close()
     assert lines() == 3
-    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1),
-                                 progress=file)
+    off = offload_each(store, model, progress=file)
     for step in range(3):
         off.step()
         for _ in range(2):

@@ -3,7 +3,6 @@
 """Over records in plain memory (fake_state.py), which are overwritten when they are released."""
 import copy
 import errno
-import os
 import random
 import warnings
 
@@ -12,183 +11,77 @@ import torch
 
 import spillway
 import spillway.torch
-from fake_state import FakeState, FakeStore, committed_records
-from spillway._optim import records
+from conftest import SEED
+from fake_state import FakeStore
+from pairs import (SHAPES, Pair, assert_same, each_class, give_grads, made, of, over,
+                   pair_of, reference)
 from spillway._optim.arithmetic import MASTER
 from spillway._optim.layout import lay_out
 from spillway._optim.tiles import Field, Laid
 
-SEED = int(os.environ.get("SPW_SEED") or random.SystemRandom().randrange(1 << 31))
-SHAPES = ((7,), (300, 200), (1,), (), (0, 3), (50,), (33, 3), (20000,))
-CLASSES = [
-    ("SGD", {"lr": 0.1}),
-    ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
-    ("Adam", {}),
-    ("Adam", {"amsgrad": True, "weight_decay": 0.1}),
-    ("AdamW", {"lr": 0.01}),
-    ("AdamW", {"amsgrad": True, "maximize": True}),
-    ("RMSprop", {}),
-    ("RMSprop", {"centered": True, "momentum": 0.9}),
-    ("Adagrad", {"initial_accumulator_value": 0.1, "lr_decay": 0.1}),
-    ("Adadelta", {}),
-    ("Adamax", {}),
-    ("NAdam", {}),
-    ("RAdam", {}),
-    ("Rprop", {}),
-    ("ASGD", {"t0": 2}),
-]
-IDS = [f"{name}-{'-'.join(options)}" for name, options in CLASSES]
+pytestmark = pytest.mark.usefixtures("fake_state")
 
 
-@pytest.fixture(autouse=True)
-def seeded(monkeypatch):
-    print(f"SPW_SEED={SEED}")
-    torch.manual_seed(SEED)
-    monkeypatch.setattr(records, "State", FakeState)
-    monkeypatch.setattr(records, "committed_records", committed_records)
-
-
-def made(shapes=SHAPES, dtype=torch.float32):
-    """Two times the same parameters."""
-    values = [torch.randn(shape).to(dtype) for shape in shapes]
-    return [[torch.nn.Parameter(value.clone()) for value in values] for _ in range(2)]
-
-
-def give_grads(*models, none=0.0):
-    """The same gradients to all, converted to their types."""
-    for params in zip(*models):
-        grad = torch.randn(params[0].shape) * 10 ** random.Random(SEED).uniform(-3, 1)
-        grad = grad.to(params[-1].dtype)
-        absent = torch.rand(()).item() < none
-        for param in params:
-            param.grad = None if absent else grad.clone().to(param.device, param.dtype)
-
-
-def assert_same(one, other):
-    """Bit for bit, types and shapes as well."""
-    assert type(one) is type(other) or isinstance(one, torch.Tensor), (one, other)
-    if isinstance(one, torch.Tensor):
-        assert one.dtype == other.dtype and one.shape == other.shape
-        assert torch.equal(one.detach(), other.detach())
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for name in one:
-            assert_same(one[name], other[name])
-    elif isinstance(one, (list, tuple)):
-        assert len(one) == len(other)
-        for pair in zip(one, other):
-            assert_same(*pair)
-    else:
-        assert one == other
-
-
-def reference(name, params, options):
-    return getattr(torch.optim, name)(params, foreach=False, **options)
-
-
-def of(optimizer, name="state"):
-    """What a state_dict has, without which arithmetic was asked for."""
-    content = copy.deepcopy(optimizer.state_dict())
-    for group in content["param_groups"]:
-        group.pop("foreach", None)
-    return content
+def pair_with(shapes=SHAPES, name="AdamW", dtype=torch.float32, **options):
+    return pair_of(*made(shapes, dtype), cls=getattr(torch.optim, name), **options)
 
 
 # ---- The same numbers ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tile", [997, 20001, None])
-@pytest.mark.parametrize("name, options", CLASSES, ids=IDS)
+@each_class
 def test_bits_are_those_of_the_class(name, options, tile):
-    ours, theirs = made()
-    plain = reference(name, theirs, options)
-    tiled = spillway.torch.Optimizer(getattr(torch.optim, name), ours, FakeStore(), tile=tile,
-                                     **options)
-    for _ in range(7):
-        give_grads(ours, theirs, none=0.3)
-        plain.step()
-        tiled.step()
-        assert_same(ours, theirs)
-    assert_same(of(tiled), of(plain))
+    pair = pair_with(name=name, tile=tile, **options)
+    pair.train(5, none=0.3)
+    pair.same_state()
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_types_and_threads(dtype, threads):
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
-        ours, theirs = made(((70001,), (65537, 2), (3,)), dtype)
-        plain = reference("AdamW", theirs, {})
-        tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore(), tile=50001)
-        for _ in range(3):
-            give_grads(ours, theirs)
-            plain.step()
-            tiled.step()
-        assert_same(ours, theirs)
-    finally:
-        torch.set_num_threads(before)
+    torch.set_num_threads(threads)  # conftest.py sets it back
+    pair_with(((70001,), (65537, 2), (3,)), dtype=dtype, tile=50001).train(3)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name, options", CLASSES, ids=IDS)
+@each_class
 def test_masters_are_float32(name, options, dtype):
-    ours, theirs = made(((5, 77), (3,), (3001,)), dtype)
-    masters = [torch.nn.Parameter(param.detach().float()) for param in theirs]
-    plain = reference(name, masters, options)
-    tiled = spillway.torch.Optimizer(getattr(torch.optim, name), ours, FakeStore(), tile=333,
-                                     masters=True, **options)
-    for _ in range(5):
-        give_grads(masters, ours, none=0.3)
-        for master, param in zip(masters, ours):
-            if param.grad is not None:
-                assert torch.equal(master.grad, param.grad.float())
-        plain.step()
-        tiled.step()
-        assert_same(ours, [master.detach().to(dtype) for master in masters])
-    state = of(tiled)
-    for number, entry in state["state"].items():
+    pair = pair_with(((5, 77), (3,), (3001,)), name, dtype, tile=333, masters=True, **options)
+    pair.train(5, none=0.3)
+    state = of(pair.optimizer)["state"]
+    for number, entry in state.items():
         if "master" in entry:
-            assert_same(entry.pop("master"), masters[number].detach())
-    assert_same({key: entry for key, entry in state["state"].items() if entry}, of(plain)["state"])
+            assert_same(entry.pop("master"), pair.plain.masters[number].detach())
+    assert_same({key: entry for key, entry in state.items() if entry}, of(pair.plain)["state"])
 
 
 def test_groups_of_several_types_and_options():
-    one, other = made(((40, 5), (11,), (90,), (3, 3)))
-    for params in (one, other):
+    ours, theirs = made(((40, 5), (11,), (90,), (3, 3)))
+    for params in (ours, theirs):
         params[1].data = params[1].data.double()
     options = [{"lr": 0.1}, {"betas": (0.5, 0.6), "weight_decay": 0.5}]
     groups = [[{"params": params[:2], **options[0]}, {"params": params[2:], **options[1]}]
-              for params in (one, other)]
-    plain = torch.optim.Adam(groups[1], foreach=False)
-    tiled = spillway.torch.Optimizer(torch.optim.Adam, groups[0], FakeStore(), tile=64)
-    for _ in range(4):
-        give_grads(one, other)
-        plain.step()
-        tiled.step()
-    assert_same(one, other)
-    assert_same(of(tiled), of(plain))
+              for params in (ours, theirs)]
+    pair = Pair(ours, theirs, over(groups[0], torch.optim.Adam, tile=64),
+                torch.optim.Adam(groups[1], foreach=False))
+    pair.train(4)
+    pair.same_state()
 
 
 def test_layouts_that_are_not_flat():
     values = torch.randn(6, 5), torch.randn(2, 3, 4, 5), torch.randn(200, 300)
-    both = [[torch.nn.Parameter(values[0].t().contiguous().t()),
-             torch.nn.Parameter(values[1].to(memory_format=torch.channels_last)),
-             torch.nn.Parameter(values[2].clone())] for _ in range(2)]
-    ours, theirs = both
+    ours, theirs = [[torch.nn.Parameter(values[0].t().contiguous().t()),
+                     torch.nn.Parameter(values[1].to(memory_format=torch.channels_last)),
+                     torch.nn.Parameter(values[2].clone())] for _ in range(2)]
     assert not ours[0].is_contiguous()
-    plain = reference("AdamW", theirs, {})
-    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore(), tile=17000)
+    pair = pair_of(ours, theirs, tile=17000)
     for _ in range(3):
-        for mine, yours in zip(ours, theirs):
-            grad = torch.randn(mine.shape)
-            mine.grad, yours.grad = grad.clone(), grad.clone()
+        pair.give_grads()
         ours[2].grad = torch.randn(300, 200).t()
         theirs[2].grad = ours[2].grad.clone()
         assert not ours[2].grad.is_contiguous()
-        plain.step()
-        tiled.step()
-    assert_same(ours, theirs)
+        pair.step()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -198,9 +91,8 @@ def test_parameters_of_a_gpu_are_stepped_on_the_host(masters):
     ours, theirs = made(dtype=dtype)
     ours = [torch.nn.Parameter(param.detach().cuda()) for param in ours]
     store = FakeStore()
-    make = lambda params, store: spillway.torch.Optimizer(  # noqa: E731
-        torch.optim.AdamW, params, store, tile=20001, masters=masters)
-    tiled, plain = make(ours, store), make(theirs, FakeStore())
+    tiled, plain = (over(params, store=store, tile=20001, masters=masters)
+                    for params, store in ((ours, store), (theirs, FakeStore())))
     for _ in range(4):
         give_grads(ours, theirs, none=0.3)
         tiled.step()
@@ -209,7 +101,7 @@ def test_parameters_of_a_gpu_are_stepped_on_the_host(masters):
     tiled.commit()
     tiled.close()
     others = [torch.nn.Parameter(torch.zeros_like(param)) for param in ours]
-    again = make(others, store)
+    again = over(others, store=store, tile=20001, masters=masters)
     assert again.resume().step == 4
     assert_same([param.cpu() for param in others], [param.cpu() for param in ours])
     give_grads(others, theirs)
@@ -232,18 +124,17 @@ def test_what_autograd_saved_is_known_to_have_changed():
 
 
 def test_a_scheduler_a_closure_and_hooks():
-    ours, theirs = made(((30,), (4, 4)))
-    plain = reference("SGD", theirs, {"lr": 0.5, "momentum": 0.9})
-    tiled = spillway.torch.Optimizer(torch.optim.SGD, ours, FakeStore(), lr=0.5, momentum=0.9)
+    pair = pair_with(((30,), (4, 4)), "SGD", lr=0.5, momentum=0.9)
+    tiled, plain = pair.optimizers
     assert isinstance(tiled, torch.optim.Optimizer)
     schedulers = [torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=9)
-                  for optimizer in (tiled, plain)]
+                  for optimizer in pair.optimizers]
     calls = []
     if hasattr(tiled, "register_step_post_hook"):
         tiled.register_step_post_hook(lambda *_: calls.append(1))
     for _ in range(5):
         losses = []
-        for optimizer, params in ((tiled, ours), (plain, theirs)):
+        for params, optimizer in pair:
             def closure():
                 optimizer.zero_grad()
                 loss = sum((param * param).sum() for param in params)
@@ -254,7 +145,7 @@ def test_a_scheduler_a_closure_and_hooks():
         assert losses[0] == losses[1]
         for scheduler in schedulers:
             scheduler.step()
-    assert_same(ours, theirs)
+    pair.same()
     assert tiled.param_groups[0]["lr"] == plain.param_groups[0]["lr"] != 0.5
     assert len(calls) in (0, 5)
 
@@ -265,7 +156,7 @@ def test_hooks_of_all_optimizers_hear_whole_steps_only():
     if register is None:
         pytest.skip("this PyTorch has none")
     ours, _ = made(((100,), (100,)))
-    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore(), tile=50)
+    tiled = over(ours, tile=50)
     heard = []
     handle = register(lambda optimizer, *_: heard.append(optimizer))
     try:
@@ -278,12 +169,10 @@ def test_hooks_of_all_optimizers_hear_whole_steps_only():
 
 @pytest.mark.skipif(not hasattr(torch.amp, "GradScaler"), reason="no scaler of the host")
 def test_a_scaler_skips_what_overflowed():
-    ours, theirs = made(((30,), (4, 4)))
-    plain = reference("AdamW", theirs, {})
-    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore())
+    pair = pair_with(((30,), (4, 4)))
     scalers = [torch.amp.GradScaler("cpu", init_scale=4.0) for _ in range(2)]
     for step in range(4):
-        for scaler, optimizer, params in zip(scalers, (tiled, plain), (ours, theirs)):
+        for scaler, (params, optimizer) in zip(scalers, pair):
             optimizer.zero_grad()
             scaler.scale(sum((param * param).sum() for param in params)).backward()
             if step == 2:
@@ -292,82 +181,62 @@ def test_a_scaler_skips_what_overflowed():
             torch.nn.utils.clip_grad_norm_(params, 1.0)
             scaler.step(optimizer)
             scaler.update()
-    assert_same(ours, theirs)
-    assert tiled.steps == 3 and scalers[0].get_scale() == scalers[1].get_scale() == 2.0
+    pair.same()
+    assert pair.optimizer.steps == 3
+    assert scalers[0].get_scale() == scalers[1].get_scale() == 2.0
 
 
-@pytest.mark.parametrize("name, options", CLASSES, ids=IDS)
+@each_class
 def test_state_dicts_both_ways(name, options):
     """Into PyTorch's and out of it, and on with the same numbers."""
-    ours, theirs = made()
-    store = FakeStore()
-    cls = getattr(torch.optim, name)
-    plain = reference(name, theirs, options)
-    tiled = spillway.torch.Optimizer(cls, ours, store, tile=997, **options)
-    for _ in range(2):
-        give_grads(ours, theirs, none=0.3)
-        plain.step()
-        tiled.step()
-    tiled.close()
-    new_plain = reference(name, ours, {**options, "lr": 0.5})
-    new_tiled = spillway.torch.Optimizer(cls, theirs, FakeStore(), tile=2001,
-                                         **{**options, "lr": 0.5})
-    loaded = plain.state_dict()
+    pair = pair_with(name=name, tile=997, **options)
+    pair.train(2, none=0.3)
+    pair.optimizer.close()
+    options = {**options, "lr": 0.5}
+    new = Pair(pair.theirs, pair.ours,
+               over(pair.theirs, getattr(torch.optim, name), tile=2001, **options),
+               reference(name, pair.ours, options))
+    loaded = pair.plain.state_dict()
     kept = copy.deepcopy(loaded)
-    new_tiled.load_state_dict(loaded)
+    new.optimizer.load_state_dict(loaded)
     assert_same(loaded, kept)
     # the first is closed: its state_dict was not asked for before, so from the plain one
-    new_plain.load_state_dict(new_tiled.state_dict())
-    assert new_tiled.param_groups[0]["lr"] == plain.param_groups[0]["lr"]
-    for _ in range(3):
-        give_grads(ours, theirs, none=0.3)
-        new_plain.step()
-        new_tiled.step()
-    assert_same(ours, theirs)
-    assert_same(of(new_tiled), of(new_plain))
+    new.plain.load_state_dict(new.optimizer.state_dict())
+    assert new.optimizer.param_groups[0]["lr"] == pair.plain.param_groups[0]["lr"]
+    new.train(3, none=0.3)
+    new.same_state()
 
 
 def test_state_of_parameters_that_never_had_a_gradient():
     """Adagrad's own has it from the beginning, and steps nothing that has none."""
-    ours, theirs = made(((40, 5), (11,)))
-    options = {"initial_accumulator_value": 0.1}
-    plain = reference("Adagrad", theirs, options)
-    tiled = spillway.torch.Optimizer(torch.optim.Adagrad, ours, FakeStore(), **options)
-    give_grads(ours[:1], theirs[:1])
-    for optimizer in (plain, tiled):
-        optimizer.step()
-    assert_same(of(tiled), of(plain))
-    plain.load_state_dict(tiled.state_dict())
-    tiled.load_state_dict(tiled.state_dict())
-    give_grads(ours, theirs)
-    for optimizer in (plain, tiled):
-        optimizer.step()
-    assert_same(ours, theirs)
-    assert_same(of(tiled), of(plain))
+    pair = pair_with(((40, 5), (11,)), "Adagrad", initial_accumulator_value=0.1)
+    give_grads(pair.ours[:1], pair.theirs[:1])
+    pair.step()
+    pair.same_state()
+    for optimizer in reversed(pair.optimizers):
+        optimizer.load_state_dict(pair.optimizer.state_dict())
+    pair.train(1)
+    pair.same_state()
 
 
 def test_a_state_dict_with_masters_comes_back():
     ours, others = made(((5, 77), (3,)), torch.bfloat16)
-    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore(), masters=True, tile=100)
+    tiled, again = (over(params, masters=True, tile=100) for params in (ours, others))
     for _ in range(3):
         give_grads(ours)
         tiled.step()
-    again = spillway.torch.Optimizer(torch.optim.AdamW, others, FakeStore(), masters=True)
     with torch.no_grad():
         for mine, yours in zip(ours, others):
             yours.copy_(mine)
     again.load_state_dict(tiled.state_dict())
-    for _ in range(2):
-        give_grads(ours, others)
-        tiled.step()
-        again.step()
-    assert_same(ours, others)
-    assert_same(of(tiled), of(again))
+    both = Pair(ours, others, tiled, again)
+    both.train(2)
+    both.same_state()
 
 
 def test_hooks_of_state_dicts():
     ours, _ = made(((30,),))
-    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore())
+    tiled = over(ours)
     if not hasattr(tiled, "register_load_state_dict_pre_hook"):
         pytest.skip("this PyTorch has none")
     heard = []
@@ -382,7 +251,7 @@ def test_hooks_of_state_dicts():
 
 def test_named_parameters():
     model = torch.nn.Linear(3, 2)
-    tiled = spillway.torch.Optimizer(torch.optim.AdamW, model.named_parameters(), FakeStore())
+    tiled = over(model.named_parameters())
     give_grads(list(model.parameters()))
     tiled.step()
     state = tiled._tiled.records.state
@@ -394,7 +263,7 @@ def test_named_parameters():
 
 def test_passes_go_up_and_down_and_leave_out_what_has_no_gradient():
     ours, _ = made(((100,), (100,), (100,)))
-    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore(), tile=100)
+    tiled = over(ours, tile=100)
     give_grads(ours)
     tiled.step()
     tiled.step()
@@ -405,7 +274,7 @@ def test_passes_go_up_and_down_and_leave_out_what_has_no_gradient():
 
 def test_a_record_is_all_fields_of_a_run_and_fields_are_aligned():
     ours, _ = made(((100,), (31,)))
-    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore(), amsgrad=True, tile=70)
+    tiled = over(ours, amsgrad=True, tile=70)
     tiles = tiled._tiled.records.layout.tiles
     assert [tile.count for tile in tiles] == [70, 61]
     for tile in tiles:
@@ -437,7 +306,7 @@ def test_memory_is_2_percent_or_four_tiles():
 def test_many_small_parameters_share_calls(monkeypatch):
     """Equal neighbours are one run: a step costs calls by the tile, not by the parameter."""
     ours, _ = made(((5,),) * 300)
-    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore(), tile=750)
+    tiled = over(ours, tile=750)
     runs = []
     inner_step = tiled._tiled._arithmetic._step
     monkeypatch.setattr(tiled._tiled._arithmetic, "_step", lambda inner: (
@@ -464,7 +333,7 @@ def test_classes_that_are_not_elementwise_are_refused_by_name(name, options):
         pytest.skip("this PyTorch has none")
     store = FakeStore()
     with raises(TypeError, f"{name} cannot have its state on drives: .*use {name} itself"):
-        spillway.torch.Optimizer(cls, [torch.nn.Parameter(torch.zeros(3, 3))], store, **options)
+        over([torch.nn.Parameter(torch.zeros(3, 3))], cls, store, **options)
     assert store.state is None
 
 
@@ -500,7 +369,7 @@ class Counting(torch.optim.SGD):
     (Positional, "depends on others"), (Counting, "changes its param_groups")])
 def test_classes_are_tried(cls, words):
     with raises(TypeError, words):
-        spillway.torch.Optimizer(cls, [torch.nn.Parameter(torch.zeros(3))], FakeStore(), lr=0.1)
+        over([torch.nn.Parameter(torch.zeros(3))], cls, lr=0.1)
 
 
 def test_wrong_arguments():
@@ -537,35 +406,29 @@ def test_a_store_that_is_too_small_says_so_at_once():
     params = [torch.nn.Parameter(torch.zeros(1 << 20))]
     # 8 MiB of state, and 4 of parameters, twice
     with raises(spillway.SpillwayError, f"too small by {4 << 20} bytes") as caught:
-        spillway.torch.Optimizer(torch.optim.AdamW, params, FakeStore(20 << 20))
+        over(params, store=FakeStore(20 << 20))
     assert caught.value.errno == errno.ENOSPC
-    spillway.torch.Optimizer(torch.optim.AdamW, params, FakeStore(24 << 20))
+    over(params, store=FakeStore(24 << 20))
 
 
 def test_groups_are_added_before_the_first_step_only():
     ours, theirs = made(((30,), (4, 4), (5,)))
-    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours[:1], FakeStore())
-    plain = reference("AdamW", theirs[:1], {})
-    for optimizer, params in ((tiled, ours), (plain, theirs)):
+    pair = Pair(ours, theirs, over(ours[:1]), reference("AdamW", theirs[:1], {}))
+    for params, optimizer in pair:
         optimizer.add_param_group({"params": params[1:2], "lr": 0.5})
     with raises(TypeError, "complex64"):
-        tiled.add_param_group(
+        pair.optimizer.add_param_group(
             {"params": [torch.nn.Parameter(torch.zeros(3, dtype=torch.complex64))]})
-    give_grads(ours, theirs)
-    plain.step()
-    tiled.step()
-    assert_same(ours, theirs)
+    pair.train(1)
     with raises(RuntimeError, "cannot be added after the first step"):
-        tiled.add_param_group({"params": ours[2:]})
-    tiled.step()
-    plain.step()
-    assert_same(ours, theirs)
+        pair.optimizer.add_param_group({"params": ours[2:]})
+    pair.step()
 
 
 def test_a_sparse_gradient_changes_nothing():
     ours, theirs = made(((4, 3),))
     embedding = torch.nn.Embedding(4, 3, sparse=True)
-    tiled = spillway.torch.Optimizer(torch.optim.AdamW, [*ours, embedding.weight], FakeStore())
+    tiled = over([*ours, embedding.weight])
     embedding(torch.tensor([1])).sum().backward()
     give_grads(ours)
     before = embedding.weight.detach().clone()
@@ -577,7 +440,7 @@ def test_a_sparse_gradient_changes_nothing():
 
 def test_options_that_need_another_field_are_refused_before_the_step():
     ours, theirs = made(((40,),))
-    tiled = spillway.torch.Optimizer(torch.optim.SGD, ours, FakeStore(), lr=0.1)
+    tiled = over(ours, torch.optim.SGD, lr=0.1)
     give_grads(ours)
     tiled.param_groups[0]["momentum"] = 0.9
     with raises(ValueError, "keeps momentum_buffer, for which there is no room"):
@@ -595,58 +458,43 @@ def test_options_that_need_another_field_are_refused_before_the_step():
     (lambda d: d["param_groups"][0].update(amsgrad=True), "keeps max_exp_avg_sq"),
 ])
 def test_a_state_dict_of_another_optimizer_changes_nothing(change, words):
-    ours, theirs = made(((30,), (4, 4)))
-    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore())
-    plain = reference("AdamW", theirs, {})
-    give_grads(ours, theirs)
-    tiled.step()
-    plain.step()
-    wrong = copy.deepcopy(plain.state_dict())
+    pair = pair_with(((30,), (4, 4)))
+    pair.train(1)
+    wrong = copy.deepcopy(pair.plain.state_dict())
     change(wrong)
     with raises(ValueError, words):
-        tiled.load_state_dict(wrong)
-    assert_same(of(tiled), of(plain))
+        pair.optimizer.load_state_dict(wrong)
+    pair.same_state()
 
 
 def test_a_step_that_a_drive_ends_is_finished_by_the_next():
-    ours, theirs = made(((300,), (4, 4), (500,)))
-    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore(), tile=100)
-    plain = reference("AdamW", theirs, {})
+    pair = pair_with(((300,), (4, 4), (500,)), tile=100)
     for fail_after in (1, 4, 7, None):
-        give_grads(ours, theirs)
-        plain.step()
-        state = tiled._tiled.records.state
-        state.fail_after = fail_after
+        pair.give_grads()
         if fail_after is not None:
-            with raises(spillway.SpillwayError, "a drive failed"):
-                tiled.step()
-            for call in (tiled.commit, tiled.state_dict):
+            with pair.drive_fails(fail_after):
+                pair.optimizer.step()
+            for call in (pair.optimizer.commit, pair.optimizer.state_dict):
                 with raises(RuntimeError, "call step.. again"):
                     call()
-            state.fail_after = None
-        tiled.step()
-        assert_same(ours, theirs)
-    assert tiled.steps == 4
-    assert_same(of(tiled), of(plain))
+        pair.step()
+    assert pair.optimizer.steps == 4
+    pair.same_state()
 
 
 def test_a_step_that_a_drive_ends_is_not_finished_with_other_gradients():
-    ours, _ = made(((300,),))
-    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore(), tile=100)
-    give_grads(ours)
-    tiled.step()
-    tiled._tiled.records.state.fail_after = 2
-    with raises(spillway.SpillwayError, "a drive failed"):
-        tiled.step()
-    tiled._tiled.records.state.fail_after = None
-    ours[0].grad.mul_(2)
+    pair = pair_with(((300,),), tile=100)
+    pair.train(1)
+    with pair.drive_fails(2):
+        pair.optimizer.step()
+    pair.ours[0].grad.mul_(2)
     with raises(RuntimeError, "the gradients are others now"):
-        tiled.step()
+        pair.optimizer.step()
 
 
 def test_a_step_that_fails_inside_of_a_tile_ends_the_use(monkeypatch):
     ours, _ = made(((300,),))
-    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore(), tile=100)
+    tiled = over(ours, tile=100)
     give_grads(ours)
 
     def fail(_):
@@ -662,7 +510,7 @@ def test_a_step_that_fails_inside_of_a_tile_ends_the_use(monkeypatch):
 
 def test_it_is_not_copied():
     ours, _ = made(((3,),))
-    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, FakeStore())
+    tiled = over(ours)
     with raises(TypeError, "cannot be copied or pickled"):
         copy.deepcopy(tiled)
 
@@ -678,13 +526,13 @@ def trained(optimizer, params, steps, generator):
 
 
 @pytest.mark.parametrize("masters", [False, True])
-@pytest.mark.parametrize("name, options", CLASSES, ids=IDS)
+@each_class
 def test_resumed_is_uninterrupted(name, options, masters):
     cls = getattr(torch.optim, name)
     ours, others = made(((40, 30), (7,), (500,)), torch.bfloat16 if masters else torch.float32)
     store = FakeStore()
-    make = lambda params, lr: spillway.torch.Optimizer(  # noqa: E731
-        cls, params, store, tile=333, masters=masters, **{**options, "lr": lr})
+    make = lambda params, lr: over(  # noqa: E731
+        params, cls, store, tile=333, masters=masters, **{**options, "lr": lr})
     generator = torch.Generator().manual_seed(SEED)
     tiled = make(ours, 0.25)
     assert tiled.resume() is None
@@ -714,8 +562,7 @@ def test_resumed_is_uninterrupted(name, options, masters):
 def test_commits_by_themselves():
     ours, _ = made(((30,),))
     store = FakeStore()
-    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, store, commit_every=2,
-                                     commit_extra=lambda: {"at": tiled.steps})
+    tiled = over(ours, store=store, commit_every=2, commit_extra=lambda: {"at": tiled.steps})
     numbers = []
     for _ in range(5):
         give_grads(ours)
@@ -723,14 +570,13 @@ def test_commits_by_themselves():
         numbers.append(store.committed and store.committed[0])
     assert numbers == [None, 2, 2, 4, 4]
     tiled.close()
-    again = spillway.torch.Optimizer(torch.optim.AdamW, ours, store)
-    assert again.resume() == (4, {"at": 4})
+    assert over(ours, store=store).resume() == (4, {"at": 4})
 
 
 def test_what_cannot_go_with_a_commit_is_named():
     ours, _ = made(((30,),))
     store = FakeStore()
-    tiled = spillway.torch.Optimizer(torch.optim.AdamW, ours, store)
+    tiled = over(ours, store=store)
     with raises(TypeError, r"extra\['a'\]\[1\] is a function"):
         tiled.commit(extra={"a": [1, lambda: 1]})
     assert store.committed is None
@@ -739,33 +585,28 @@ def test_what_cannot_go_with_a_commit_is_named():
 def test_a_commit_of_another_optimizer_changes_nothing():
     ours, others = made(((30,), (4, 4)))
     store = FakeStore()
-    make = spillway.torch.Optimizer
-    tiled = make(torch.optim.Adam, ours, store)
+    tiled = over(ours, torch.optim.Adam, store)
     give_grads(ours)
     tiled.step()
     tiled.commit()
     tiled.close()
     committed = copy.deepcopy(store.committed)
     before = [param.detach().clone() for param in others]
-    other = make(torch.optim.NAdam, others, store)  # with the same fields
-    with raises(spillway.SpillwayError, "it is of torch.optim.adam.Adam, and this is .*NAdam"):
-        other.resume()
-    other.close()
-    one_more = [*others, torch.nn.Parameter(torch.zeros(3))]
-    for params in (others[:1], one_more, others[::-1]):
-        other = make(torch.optim.Adam, params, store)
-        with raises(spillway.SpillwayError, "other records|another shape"):
+
+    def refused(words, params=others, cls=torch.optim.Adam):
+        other = over(params, cls, store)
+        with raises(spillway.SpillwayError, words):
             other.resume()
         other.close()
-    damaged = committed[0], committed[1], committed[2][:50]
-    store.committed = damaged
-    other = make(torch.optim.Adam, others, store)
-    with raises(spillway.SpillwayError, "is not of an optimizer"):
-        other.resume()
-    other.close()
+
+    refused("it is of torch.optim.adam.Adam, and this is .*NAdam", cls=torch.optim.NAdam)
+    for params in (others[:1], [*others, torch.nn.Parameter(torch.zeros(3))], others[::-1]):
+        refused("other records|another shape", params)
+    store.committed = committed[0], committed[1], committed[2][:50]
+    refused("is not of an optimizer")
     assert_same([param.detach() for param in others], before)
     store.committed = committed
-    other = make(torch.optim.Adam, others, store)
+    other = over(others, torch.optim.Adam, store)
     assert other.resume().step == 1
     assert_same(ours, others)
 

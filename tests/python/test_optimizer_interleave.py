@@ -3,6 +3,7 @@
 """The device is the host's memory: a copy back from it happens when it is waited for, or asked for
 often enough. tests/device has a device of its own."""
 import contextlib
+import gc
 import logging
 
 import pytest
@@ -10,10 +11,10 @@ import torch
 
 import spillway
 import spillway.torch
-from fake_state import FakeState, FakeStore, committed_records
-from spillway._optim import interleaved as interleaved_module, records
+from fake_state import FakeStore
+from pairs import each_class, give_grads, made, over, pair_of
+from spillway._optim import interleaved as interleaved_module
 from spillway._gpu import slow_path
-from test_optimizer import CLASSES, IDS, assert_same, give_grads, made, of, reference
 
 
 class Stream:
@@ -85,13 +86,13 @@ class Table:
 
 
 @pytest.fixture(autouse=True)
-def fake(monkeypatch):
+def fake(fake_state, monkeypatch):
     torch.manual_seed(1)
-    monkeypatch.setattr(records, "State", FakeState)
-    monkeypatch.setattr(records, "committed_records", committed_records)
     monkeypatch.setattr(interleaved_module, "device_of", lambda params: torch.device("cpu"))
     monkeypatch.setattr(interleaved_module, "pin", lambda table, device, store: (4096, 1 << 20))
     monkeypatch.setattr(interleaved_module, "unpin", lambda store, address: None)
+    yield
+    gc.collect()  # what is closed then is of this device
 
 
 @pytest.fixture
@@ -115,68 +116,47 @@ class Store(FakeStore):
         self.dependents.remove(dependent)
 
 
-def interleaved(name, params, options=None, interleave=3, tile=997, store=None, **others):
-    return spillway.torch.Optimizer(getattr(torch.optim, name), params, store or Store(), tile=tile,
-                                    interleave=interleave, **others, **(options or {}))
+def interleaved(ours=None, interleave=3, tile=997, store=None, **options):
+    return over(made()[0] if ours is None else ours, store=store or Store(), tile=tile,
+                interleave=interleave, **options)
 
 
-def state_of(optimizer):
-    return optimizer._tiled.records.state
+def pair_with(params=(), interleave=3, tile=997, **options):
+    return pair_of(*(params or made()), store=Store(), tile=tile, interleave=interleave, **options)
 
 
 # ---- The same numbers ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name, options", CLASSES, ids=IDS)
+@each_class
 def test_bits_are_those_of_the_class(name, options, table):
-    ours, theirs = made()
-    plain = reference(name, theirs, options)
-    tiled = interleaved(name, ours, options)
-    for _ in range(4):
-        give_grads(ours, theirs, none=0.3)
-        plain.step()
-        tiled.step()
-        assert_same(ours, theirs)
-    assert_same(of(tiled), of(plain))
+    pair = pair_with(cls=getattr(torch.optim, name), **options)
+    pair.train(4, none=0.3)
+    pair.same_state()
     if name != "SGD" or "momentum" in options:
-        assert state_of(tiled).times
+        assert pair.state.times
 
 
 @pytest.mark.parametrize("polls", [0, 1000])
 def test_a_device_may_be_early_or_late(polls, table):
     table.polls = polls
-    ours, theirs = made()
-    plain, tiled = reference("AdamW", theirs, {}), interleaved("AdamW", ours)
-    for _ in range(3):
-        give_grads(ours, theirs, none=0.3)
-        plain.step()
-        tiled.step()
-        assert_same(ours, theirs)
-    assert_same(of(tiled), of(plain))
+    pair = pair_with()
+    pair.train(3, none=0.3)
+    pair.same_state()
 
 
 def test_masters_are_stepped_on_the_device(table):
-    ours, theirs = made(dtype=torch.bfloat16)
-    plain, tiled = (spillway.torch.Optimizer(torch.optim.AdamW, params, Store(), tile=997,
-                                             masters=True, interleave=every)
-                    for params, every in ((theirs, None), (ours, 2)))
-    for _ in range(4):
-        give_grads(ours, theirs)
-        plain.step()
-        tiled.step()
-        assert_same(ours, theirs)
-    assert_same(of(tiled), of(plain))
-    assert len(state_of(tiled).times) > 4 * 30
+    pair = pair_with(made(dtype=torch.bfloat16), 2, masters=True)
+    pair.train(4)
+    assert len(pair.state.times) > 4 * 30
 
 
 def test_a_record_is_back_when_the_copy_back_has_ended(table):
     """FakeState refuses what was changed unsaid, and what it is given twice."""
     table.polls = 1000  # so it is waited for
-    ours, _ = made()
-    tiled = interleaved("AdamW", ours, interleave=4)
-    give_grads(ours)
-    tiled.step()
-    state = state_of(tiled)
+    pair = pair_with(interleave=4)
+    pair.train(1)
+    state = pair.state
     assert not state.taken
     gives = [record for record, _ in state.gives]
     for record in state.on_device:  # the host has stepped three more, or the step has ended
@@ -189,34 +169,23 @@ def test_a_record_is_back_when_the_copy_back_has_ended(table):
 
 
 def test_a_drive_that_fails_meanwhile(table):
-    ours, theirs = made()
-    plain, tiled = reference("AdamW", theirs, {}), interleaved("AdamW", ours)
+    pair = pair_with()
     for step in range(4):
-        give_grads(ours, theirs)
-        plain.step()
+        pair.give_grads()
         if step:
-            state_of(tiled).fail_after = 5 * step
-            with pytest.raises(spillway.SpillwayError, match="a drive failed"):
-                tiled.step()
-            assert not state_of(tiled).taken
-            state_of(tiled).fail_after = None
-        tiled.step()
-        assert_same(ours, theirs)
-    assert_same(of(tiled), of(plain))
+            with pair.drive_fails(5 * step):
+                pair.optimizer.step()
+            assert not pair.state.taken
+        pair.step()
+    pair.same_state()
 
 
 def test_a_device_without_memory_leaves_all_to_the_host(table, caplog):
     table.bytes_max = 0
-    ours, theirs = made()
-    plain, tiled = reference("AdamW", theirs, {}), interleaved("AdamW", ours)
-    for _ in range(3):
-        give_grads(ours, theirs)
-        plain.step()
-        tiled.step()
-        assert_same(ours, theirs)
-    assert not state_of(tiled).times
-    said = [record.getMessage() for record in caplog.records
-            if record.levelno == logging.WARNING]
+    pair = pair_with()
+    pair.train(3)
+    assert not pair.state.times
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(said) == 1 and "the device has no" in said[0] and "smaller tile=" in said[0]
 
 
@@ -234,13 +203,7 @@ def test_a_device_that_cannot_leaves_all_to_the_host(why, monkeypatch, table, ca
         table.times = False
     else:
         monkeypatch.setattr(spillway.optimizer, "is_same_on", no_arithmetic)
-    ours, theirs = made()
-    plain, tiled = reference("AdamW", theirs, {}), interleaved("AdamW", ours)
-    for _ in range(2):
-        give_grads(ours, theirs)
-        plain.step()
-        tiled.step()
-        assert_same(ours, theirs)
+    pair_with().train(2)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "the host steps all tiles" in caplog.text
 
@@ -258,7 +221,7 @@ def test_an_interrupt_ends_a_step_and_nothing_else(call, table):
 
     store = Store()
     ours, _ = made()
-    tiled = interleaved("AdamW", ours, store=store)
+    tiled = interleaved(ours, store=store, tile=1997)
     give_grads(ours)
     tiled.step()
     table.fail = fail
@@ -278,7 +241,7 @@ def test_a_device_that_fails_ends_the_use(table):
             raise RuntimeError("illegal address")
 
     ours, _ = made()
-    tiled = interleaved("AdamW", ours)
+    tiled = interleaved(ours)
     give_grads(ours)
     tiled.step()
     table.fail = fail
@@ -296,56 +259,42 @@ def test_other_bits_are_told(table, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "spillway")
     ours, _ = made()
     give_grads(ours)
-    interleaved("AdamW", ours).step()
+    interleaved(ours).step()
     assert "AdamW comes to the same bits on cpu" in caplog.text
     monkeypatch.setattr(spillway.optimizer, "is_same_on", lambda *_: False)
-    interleaved("AdamW", ours).step()
+    interleaved(ours).step()
     assert "AdamW in float32 comes to other bits on cpu than on the host" in caplog.text
 
 
 def test_without_a_device_all_is_the_hosts(monkeypatch):
     monkeypatch.setattr(interleaved_module, "device_of", lambda params: None)
-    ours, theirs = made()
-    plain, tiled = reference("AdamW", theirs, {}), interleaved("AdamW", ours, interleave="measured")
-    give_grads(ours, theirs)
-    plain.step()
-    tiled.step()
-    assert_same(ours, theirs)
-    assert not state_of(tiled).on_device
+    pair = pair_with(interleave="measured")
+    pair.train(1)
+    assert not pair.state.on_device
 
 
 def test_parameters_that_do_not_lie_flat_stay_with_the_host(table):
     """Also the other tiles that have a part of them."""
     ours = [torch.nn.Parameter(torch.randn(40, 50).t()), torch.nn.Parameter(torch.randn(3000))]
-    theirs = [torch.nn.Parameter(param.detach().clone()) for param in ours]
-    plain, tiled = reference("AdamW", theirs, {}), interleaved("AdamW", ours, interleave=2)
-    for _ in range(2):
-        for one, other in zip(ours, theirs):
-            one.grad = torch.randn(one.shape)
-            other.grad = one.grad.clone()
-        plain.step()
-        tiled.step()
-    assert_same(ours, theirs)
-    assert state_of(tiled).on_device == {3, 5}  # 0 to 2 have some of the first
+    pair = pair_with((ours, [torch.nn.Parameter(param.detach().clone()) for param in ours]), 2)
+    pair.train(2)
+    assert pair.state.on_device == {3, 5}  # 0 to 2 have some of the first
 
 
 @pytest.mark.parametrize("interleave", [1, 0, True, "always", 2.5])
 def test_a_wrong_number_is_refused(interleave):
-    ours, _ = made()
     with pytest.raises(ValueError, match='interleave must be "measured"'):
-        interleaved("AdamW", ours, interleave=interleave)
+        interleaved(interleave=interleave)
 
 
 @pytest.mark.parametrize("other", ["in_backward", "gradients"])
 def test_gradients_that_are_gone_cannot_be_on_the_device(other):
-    ours, _ = made()
     with pytest.raises(ValueError, match="interleave is for gradients"):
-        interleaved("AdamW", ours, **{other: True})
+        interleaved(**{other: True})
 
 
 def test_a_device_takes_one_more_buffer(table):
-    ours, _ = made()
-    layout = interleaved("AdamW", ours)._tiled.records.layout
+    layout = interleaved()._tiled.records.layout
     assert layout.memory_bytes >= 5 * layout.record_bytes_max
     with pytest.raises(ValueError, match="with interleave one more"):
-        interleaved("AdamW", ours, memory=4 * layout.record_bytes_max)
+        interleaved(memory=4 * layout.record_bytes_max)

@@ -2,6 +2,7 @@
 # tests/python/test_optimizer_ranks.py - ranks that commit together, and all go back to one step
 # layer: all
 """Ranks are children of this process, which has imported what they need."""
+import contextlib
 import errno
 import itertools
 import os
@@ -10,8 +11,10 @@ import random
 import select
 import signal
 import socket
+import tempfile
 import time
 import traceback
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,8 +22,9 @@ from torch import nn
 
 import spillway
 import spillway.torch
-from conftest import make_drives
+from conftest import SEED, make_store
 from offloading import shards
+from pairs import needs_hooks
 from spillway._grads.freed_placeholder import Freed
 from spillway._optim.ranks import Ranks, common_commit
 from spillway.state import State
@@ -29,7 +33,6 @@ from spillway.store import CommitInfo
 pytestmark = pytest.mark.skipif(not torch.distributed.is_available(),
                                 reason="PyTorch is built without torch.distributed")
 
-SEED = int(os.environ.get("SPW_SEED") or random.SystemRandom().randrange(1 << 31))
 RANKS = 2
 STEPS = 12
 PARALLEL = ["ddp", pytest.param("fsdp", marks=pytest.mark.skipif(
@@ -37,16 +40,10 @@ PARALLEL = ["ddp", pytest.param("fsdp", marks=pytest.mark.skipif(
 numbers = itertools.count()
 
 
-@pytest.fixture(autouse=True)
-def seeded():
-    print(f"SPW_SEED={SEED}")
-
-
 @pytest.fixture
 def parts(folder):
     """Drives with a partition for each rank."""
-    paths = make_drives(folder, 2, 96 << 20)
-    spillway.format_store(paths, partitions=RANKS)
+    paths = make_store(folder, 2, 96 << 20, partitions=RANKS)
     return paths
 
 
@@ -203,6 +200,20 @@ def train_plain(parallel, rank):
     return outcome(model, optimizer)
 
 
+@pytest.fixture(scope="module")
+def plain():
+    """What ranks come to without spillway; they train once for all tests."""
+    known = {}
+
+    def of(parallel):
+        if parallel not in known:
+            with tempfile.TemporaryDirectory() as folder:
+                known[parallel] = together(Path(folder), lambda rank: train_plain(parallel, rank))
+        return known[parallel]
+
+    return of
+
+
 def train(parallel, drives, rank, resumed=None, failing=()):
     """Until STEPS are made, from the last commit on. It commits every other step.
 
@@ -242,9 +253,8 @@ def committed(drives):
 
 
 @pytest.mark.parametrize("parallel", PARALLEL)
-def test_bits_are_those_of_the_class(folder, parts, parallel):
-    plain = together(folder, lambda rank: train_plain(parallel, rank))
-    ours = together(folder, lambda rank: train(parallel, parts, rank))
+def test_bits_are_those_of_the_class(folder, parts, plain, parallel):
+    ours, plain = together(folder, lambda rank: train(parallel, parts, rank)), plain(parallel)
     for rank in range(RANKS):
         assert_same(ours[rank], plain[rank])
     assert committed(parts) == [CommitInfo(STEPS, None)] * RANKS
@@ -258,27 +268,44 @@ def test_bits_are_those_of_the_class(folder, parts, parallel):
 IN_BACKWARD = [pytest.param("ddp", {"gradient_as_bucket_view": view, "bucket_cap_mb": 0.01},
                             id=f"ddp-{'views' if view else 'copies'}") for view in (False, True)]
 IN_BACKWARD.append(pytest.param("fsdp", {}, id="fsdp", marks=PARALLEL[1].marks))
-needs_hooks = pytest.mark.skipif(
-    not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"),
-    reason="this PyTorch has no hook for it")
 
 
 def during(parallel, model):
     return model if parallel == "ddp" else True
 
 
-def accumulate(parallel, model, x):
+def accumulate(parallel, model):
     """A backward pass whose gradients are not reduced yet."""
-    if parallel == "ddp":
-        with model.no_sync():
-            model(x).pow(2).mean().backward()
-        return
-    for part in (model, model[0]):
-        part.set_requires_gradient_sync(False)
-    model(x).pow(2).mean().backward()
-    for part in (model, model[0]):
-        part.set_requires_gradient_sync(True)
+    with contextlib.ExitStack() as stack:
+        if parallel == "ddp":
+            stack.enter_context(model.no_sync())
+        for part in (model, model[0]) if parallel == "fsdp" else ():
+            part.set_requires_gradient_sync(False)
+            stack.callback(part.set_requires_gradient_sync, True)
+        model(torch.randn(16, 20)).pow(2).mean().backward()
 
+
+def trained(function, folder, parts, parallel, options, option,
+            params_of=lambda model: list(model.parameters()), also=lambda model, first: first):
+    """What ``function`` returns on each rank, with an optimizer over a store and with PyTorch's;
+    their parameters and states are the same.
+
+    :param option: of the first: in_backward or gradients
+    :param also: another optimizer, beside the one of these parameters
+    """
+    def in_memory(rank):
+        return function(parallel, rank, options, lambda model: also(model, torch.optim.AdamW(
+            params_of(model), lr=0.01, foreach=False)))
+
+    def over_store(rank):
+        with opened(parts, rank) as store:
+            return function(parallel, rank, options, lambda model: also(model, over(
+                store, params_of(model), **{option: model if parallel == "ddp" else True})))
+
+    plain, ours = together(folder, in_memory), together(folder, over_store)
+    for rank in range(RANKS):
+        assert_same(ours[rank][:2], plain[rank][:2])
+    return zip(ours, plain)
 
 def train_in_backward(parallel, rank, options, make):
     """
@@ -294,7 +321,7 @@ def train_in_backward(parallel, rank, options, make):
         optimizer.zero_grad()
         accumulated = number % 3 == 2
         if accumulated:
-            accumulate(parallel, model, torch.randn(16, 20))
+            accumulate(parallel, model)
         model(torch.randn(16, 20)).pow(2).mean().backward()
         if not accumulated:
             left = max(left, sum(param.grad is not None and not isinstance(param.grad, Freed)
@@ -306,18 +333,8 @@ def train_in_backward(parallel, rank, options, make):
 @needs_hooks
 @pytest.mark.parametrize("parallel, options", IN_BACKWARD)
 def test_tiles_are_stepped_after_the_reduction(folder, parts, parallel, options):
-    def over_store(rank):
-        with opened(parts, rank) as store:
-            return train_in_backward(parallel, rank, options, lambda model: over(
-                store, model.parameters(), in_backward=during(parallel, model)))
-
-    plain = together(folder, lambda rank: train_in_backward(
-        parallel, rank, options, lambda model: torch.optim.AdamW(
-            model.parameters(), lr=0.01, foreach=False)))
-    ours = together(folder, over_store)
-    for rank in range(RANKS):
-        assert_same(ours[rank][:2], plain[rank][:2])
-        assert (ours[rank][2], plain[rank][2]) == (0, 6)
+    for ours, plain in trained(train_in_backward, folder, parts, parallel, options, "in_backward"):
+        assert (ours[2], plain[2]) == (0, 6)
 
 
 def train_with_clipping(parallel, rank, options, make):
@@ -333,7 +350,7 @@ def train_with_clipping(parallel, rank, options, make):
     for number in range(STEPS):
         for micro in range(3):
             if number % 3 == 1 and micro < 2 or number % 3 == 2 and micro == 0:
-                accumulate(parallel, model, torch.randn(16, 20))
+                accumulate(parallel, model)
             else:
                 model(torch.randn(16, 20)).pow(2).mean().backward()
         norm = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
@@ -349,47 +366,26 @@ def train_with_clipping(parallel, rank, options, make):
 @pytest.mark.parametrize("parallel, options", IN_BACKWARD)
 def test_gradients_on_drives_are_those_of_the_reduction(folder, parts, parallel, options):
     """Whatever is reduced when: the norms are the same, too."""
-    def over_store(rank):
-        with opened(parts, rank) as store:
-            return train_with_clipping(parallel, rank, options, lambda model: over(
-                store, model.parameters(), gradients=during(parallel, model)))
-
-    plain = together(folder, lambda rank: train_with_clipping(
-        parallel, rank, options, lambda model: torch.optim.AdamW(
-            model.parameters(), lr=0.01, foreach=False)))
-    ours = together(folder, over_store)
-    for rank in range(RANKS):
-        assert_same(ours[rank][:2], plain[rank][:2])
-        assert all(map(torch.equal, ours[rank][2], plain[rank][2]))
-        assert (ours[rank][3], plain[rank][3]) == (0, 6)
+    for ours, plain in trained(train_with_clipping, folder, parts, parallel, options, "gradients"):
+        assert all(map(torch.equal, ours[2], plain[2]))
+        assert (ours[3], plain[3]) == (0, 6)
 
 
 @needs_hooks
 def test_parameters_of_another_optimizer_are_reduced_too(folder, parts):
     """Of one DistributedDataParallel."""
-    options = {"bucket_cap_mb": 0.01}
-
     class Two:
         def __init__(self, *optimizers):
             self.zero_grad = lambda: [one.zero_grad() for one in optimizers]
             self.step = lambda: [one.step() for one in optimizers]
             self.state_dict = optimizers[0].state_dict
 
-    def make(model, first):
+    def both(model, first):
         return Two(first, torch.optim.SGD(list(model.parameters())[:2], lr=0.1, foreach=False))
 
-    def over_store(rank):
-        with opened(parts, rank) as store:
-            return train_in_backward("ddp", rank, options, lambda model: make(model, over(
-                store, list(model.parameters())[2:], in_backward=model)))
-
-    plain = together(folder, lambda rank: train_in_backward(
-        "ddp", rank, options, lambda model: make(model, torch.optim.AdamW(
-            list(model.parameters())[2:], lr=0.01, foreach=False))))
-    ours = together(folder, over_store)
-    for rank in range(RANKS):
-        assert_same(ours[rank][:2], plain[rank][:2])
-        assert ours[rank][2] == 2
+    for ours, _ in trained(train_in_backward, folder, parts, "ddp", {"bucket_cap_mb": 0.01},
+                           "in_backward", lambda model: list(model.parameters())[2:], both):
+        assert ours[2] == 2
 
 
 @needs_hooks
@@ -415,11 +411,9 @@ def test_what_cannot_be_reduced_first_is_refused(folder, parts):
 
 
 @pytest.mark.parametrize("parallel", PARALLEL)
-def test_ranks_that_are_killed_at_any_moment_come_to_the_same_bits(folder, parts, parallel):
+def test_ranks_that_are_killed_at_any_moment_come_to_the_same_bits(folder, parts, plain, parallel):
     source = random.Random(SEED)
-    plain = together(folder, lambda rank: train_plain(parallel, rank))
-    others = make_drives(folder, 1, 96 << 20, "other")
-    spillway.format_store(others, partitions=RANKS)
+    others = make_store(folder, 1, 96 << 20, "other", partitions=RANKS)
     begun = time.monotonic()
     together(folder, lambda rank: train(parallel, others, rank))
     seconds = time.monotonic() - begun
@@ -440,7 +434,7 @@ def test_ranks_that_are_killed_at_any_moment_come_to_the_same_bits(folder, parts
         assert kills <= 8
     print(f"killed {kills} times")
     for rank in range(RANKS):
-        assert_same(pickle.loads(results[rank].read_bytes()), plain[rank])
+        assert_same(pickle.loads(results[rank].read_bytes()), plain(parallel)[rank])
 
 
 class Moment:
@@ -487,8 +481,8 @@ class Moment:
     (4, 0, 4, 2, [CommitInfo(4, 0), CommitInfo(0, None)], 2)],
     ids=["0 ahead", "1 ahead", "before the first", "in the first", "one failed",
          "the first failed"])
-def test_killed_between_the_commits_of_two_ranks(folder, parts, meet_and_die, parallel, number,
-                                                 ahead, behind, fails, infos, step):
+def test_killed_between_the_commits_of_two_ranks(folder, parts, plain, meet_and_die, parallel,
+                                                 number, ahead, behind, fails, infos, step):
     moment = Moment(meet_and_die, number, ahead, behind, fails)
     assert run_ranks(folder, lambda rank: train(parallel, parts, rank, failing=[fails]),
                      before=moment) == [-signal.SIGKILL] * RANKS
@@ -498,10 +492,9 @@ def test_killed_between_the_commits_of_two_ranks(folder, parts, meet_and_die, pa
         resumed = []
         return train(parallel, parts, rank, resumed), resumed
 
-    plain = together(folder, lambda rank: train_plain(parallel, rank))
     ours = together(folder, resumed_and_trained)
     for rank in range(RANKS):
-        assert_same(ours[rank][0], plain[rank])
+        assert_same(ours[rank][0], plain(parallel)[rank])
         assert ours[rank][1] == [step]
 
 

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 import spillway
-import spillway.torch
 from spillway.state import committed_records
-from conftest import EXAMPLES, make_drives, options_of, run_python, started
+from conftest import EXAMPLES, SEED, make_drives, make_store, options_of, run_python, started
+from pairs import Pair, assert_same, give_grads, needs_hooks, pair_of
+from pairs import over as over_any
 
-SEED = int(os.environ.get("SPW_SEED") or random.SystemRandom().randrange(1 << 31))
 STEPS = 24
 SHAPES = ((1000, 37), (1000,), (20011,), (5, 3))
 
@@ -31,47 +31,41 @@ def parameters(masters=False):
     return [nn.Parameter(value.bfloat16() if masters else value) for value in values]
 
 
-def over(store, params, cls=torch.optim.AdamW, tile=1009, **options):
-    return spillway.torch.Optimizer(cls, params, store, tile=tile, **options)
+def over(store, params, tile=1009, **options):
+    return over_any(params, store=store, tile=tile, **options)
 
 
-def give_grads(*models):
-    for params in zip(*models):
-        grad = torch.randn(params[0].shape)  # by PyTorch's own generator
-        for param in params:
-            param.grad = grad.to(param.dtype)
+def pair_over(store, tile=1009, **options):
+    return pair_of(parameters(), store=store, tile=tile, **options)
 
 
-def assert_same(one, other):
-    for mine, yours in zip(one, other):
-        assert torch.equal(mine, yours)
+def committed(drives, **options):
+    """What its only step makes of the parameters."""
+    ours = parameters()
+    with opened(drives) as store:
+        optimizer = over(store, ours, **options)
+        give_grads(ours)
+        optimizer.step()
+        optimizer.commit()
+        return ours, optimizer.stats()
 
 
 @pytest.mark.parametrize("name, options", [
     ("AdamW", {"amsgrad": True}), ("SGD", {"lr": 0.1, "momentum": 0.9}), ("SGD", {"lr": 0.1})],
     ids=["AdamW", "momentum", "SGD"])
 def test_bits_are_those_of_the_class(formatted, name, options):
-    ours, theirs = parameters(), parameters()
-    cls = getattr(torch.optim, name)
-    plain = cls(theirs, foreach=False, **options)
     with opened(formatted) as store:
-        optimizer = over(store, ours, cls, **options)
+        pair = pair_over(store, cls=getattr(torch.optim, name), **options)
         for step in range(6):
-            give_grads(ours, theirs)
+            pair.give_grads()
             if step == 3:
-                ours[2].grad = theirs[2].grad = None
-            optimizer.step()
-            plain.step()
-            assert_same(ours, theirs)
-        stats = optimizer.stats()
+                pair.ours[2].grad = pair.theirs[2].grad = None
+            pair.step(zero=False)
+        stats = pair.optimizer.stats()
         if name == "AdamW":
             assert stats.takes > 4 * stats.records / 2 and stats.bytes_read > 0
             assert stats.memory_bytes < stats.total_bytes / 10
-        for mine, yours in zip(optimizer.state_dict()["state"].values(),
-                               plain.state_dict()["state"].values()):
-            for field, value in yours.items():
-                if isinstance(value, torch.Tensor):
-                    assert torch.equal(mine[field], value)
+        pair.same_state()
 
 
 def test_memory_is_given_back(store):
@@ -90,23 +84,23 @@ def test_memory_is_given_back(store):
         again.step()
 
 
-@pytest.mark.skipif(not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"),
-                    reason="this PyTorch has no hook for it")
+def accumulate(pair, passes=1):
+    """Backward passes that come to the same gradients."""
+    for _ in range(passes):
+        grads = [torch.randn(param.shape) for param in pair.ours]
+        for params in pair.models:
+            torch.autograd.backward([(param * grad).sum() for param, grad in zip(params, grads)])
+
+
+@needs_hooks
 def test_during_the_backward_pass_records_are_taken_in_the_order_that_was_said(formatted):
     """Each pass is said once, at the end of the step before."""
-    ours, theirs = parameters(), parameters()
-    plain = torch.optim.AdamW(theirs, foreach=False)
     with opened(formatted) as store:
-        optimizer = over(store, ours, in_backward=True)
+        pair = pair_over(store, in_backward=True)
         for step in range(4):
-            grads = [torch.randn(param.shape) for param in ours]
-            for params, one in ((ours, optimizer), (theirs, plain)):
-                torch.autograd.backward([(param * grad).sum()
-                                         for param, grad in zip(params, grads)])
-                one.step()
-                one.zero_grad()
-            assert_same(ours, theirs)
-            stats = optimizer.stats()
+            accumulate(pair)
+            pair.step()
+            stats = pair.optimizer.stats()
             assert stats.passes == step + 2
             assert stats.passes_departed <= 1
 
@@ -115,7 +109,7 @@ def test_errors_name_the_remedy(formatted):
     huge = [nn.Parameter(torch.zeros(()).expand(1 << 40))]
     with opened(formatted) as store:
         with pytest.raises(spillway.SpillwayError, match="too small by [0-9]+ bytes"):
-            spillway.torch.Optimizer(torch.optim.AdamW, huge, store)
+            over(store, huge, tile=None)
         with pytest.raises(spillway.SpillwayError) as caught:
             over(store, parameters(), memory=1 << 30)
         assert caught.value.errno == errno.ENOBUFS
@@ -132,7 +126,7 @@ def test_resumed_after_the_store_was_closed(formatted, masters):
             give_grads(ours)
             optimizer.step()
         assert optimizer.commit(extra=b"anything") == 3
-        committed = [param.detach().clone() for param in ours]
+        at_commit = [param.detach().clone() for param in ours]
         give_grads(ours)
         optimizer.step()
     with opened(formatted) as store:
@@ -140,7 +134,7 @@ def test_resumed_after_the_store_was_closed(formatted, masters):
         with pytest.raises(spillway.SpillwayError, match="has commit 3 of this model"):
             again.step()
         assert again.resume() == (3, b"anything")
-        assert_same(others, committed)
+        assert_same(list(map(torch.Tensor.detach, others)), at_commit)
         give_grads(others)  # the generator is where it was
         again.step()
         assert_same(others, ours)
@@ -148,28 +142,18 @@ def test_resumed_after_the_store_was_closed(formatted, masters):
 
 def test_resumed_with_another_memory(formatted):
     """Tiles are those of the commit, unless others are asked for."""
-    ours, others = parameters(), parameters()
-    with opened(formatted) as store:
-        optimizer = over(store, ours, tile=None, memory=64 << 10)
-        give_grads(ours)
-        optimizer.step()
-        optimizer.commit()
-        count = optimizer.stats().records
+    others = parameters()
+    ours, stats = committed(formatted, tile=None, memory=64 << 10)
     with opened(formatted) as store:
         again = over(store, others, tile=None, memory=256 << 10)
         assert again.resume().step == 1
-        assert again.stats().records == count
+        assert again.stats().records == stats.records
         assert again.stats().buffers > 4
         assert_same(ours, others)
 
 
 def test_a_commit_of_another_model_stays_as_it_is(formatted):
-    ours = parameters()
-    with opened(formatted) as store:
-        optimizer = over(store, ours)
-        give_grads(ours)
-        optimizer.step()
-        optimizer.commit()
+    ours, _ = committed(formatted)
     for params, tile in ((ours[:2], 1009), (ours[::-1], 1009), (ours, 1010)):
         before = [param.detach().clone() for param in params]
         with opened(formatted) as store:
@@ -178,18 +162,13 @@ def test_a_commit_of_another_model_stays_as_it_is(formatted):
                                "must be those of the commit") as caught:
                 other.resume()
             assert caught.value.errno == errno.EUCLEAN
-        assert_same(before, params)
+        assert_same(before, [param.detach() for param in params])
     with opened(formatted) as store:
         assert over(store, ours).resume().step == 1
 
 
 def test_a_commit_that_is_not_wanted_is_given_up(formatted):
-    ours = parameters()
-    with opened(formatted) as store:
-        optimizer = over(store, ours)
-        give_grads(ours)
-        optimizer.step()
-        optimizer.commit()
+    ours, _ = committed(formatted)
     with pytest.raises(spillway.SpillwayError) as caught:
         opened(formatted, commit=5)
     assert caught.value.errno == errno.ENODATA
@@ -202,33 +181,22 @@ def test_a_commit_that_is_not_wanted_is_given_up(formatted):
         optimizer.step()
 
 
-@pytest.mark.skipif(not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"),
-                    reason="this PyTorch has no hook for it")
+@needs_hooks
 @pytest.mark.parametrize("passes", [1, 3])
 def test_gradients_are_written_once_and_read_once(formatted, passes):
     """And each further backward pass reads and writes them once more. A norm of what one pass has
     computed reads nothing, one of a sum reads it."""
-    ours, theirs = parameters(), parameters()
-    plain = torch.optim.AdamW(theirs, foreach=False)
     with opened(formatted) as store:
-        optimizer = over(store, ours, gradients=True)
-        layout = optimizer._tiled.records.layout
+        pair = pair_over(store, gradients=True)
+        layout = pair.optimizer._tiled.records.layout
         state_bytes = sum(tile.len_bytes for tile in layout.tiles)
         gradient_bytes = sum(tile.len_bytes for tile in layout.gradients)
         for _ in range(4):
-            before = optimizer.stats()
-            for _ in range(passes):
-                grads = [torch.randn(param.shape) for param in ours]
-                for params in (ours, theirs):
-                    torch.autograd.backward([(param * grad).sum()
-                                             for param, grad in zip(params, grads)])
-            norms = [nn.utils.clip_grad_norm_(params, 0.1) for params in (ours, theirs)]
-            assert torch.equal(*norms)
-            for one in (optimizer, plain):
-                one.step()
-                one.zero_grad()
-            after = optimizer.stats()
-            assert_same(ours, theirs)
+            before = pair.optimizer.stats()
+            accumulate(pair, passes)
+            pair.clip(0.1)
+            pair.step()
+            after = pair.optimizer.stats()
         written = state_bytes + passes * gradient_bytes
         read = written + gradient_bytes * (passes > 1)
         # Less what stays in memory as one pass over records ends and the next begins; for a norm a
@@ -281,16 +249,13 @@ def train_in_child(drives, results, masters, seconds):
 
 @pytest.mark.parametrize("masters", [False, True])
 def test_a_run_that_is_killed_at_any_moment_comes_to_the_same_bits(folder, masters):
-    print(f"SPW_SEED={SEED}")
     source = random.Random(SEED)
     for name in ("first", "plain"):  # the first one imports things, too
-        plain_drives = make_drives(folder, 2, 64 << 20, name)
-        spillway.format_store(plain_drives)
+        plain_drives = make_store(folder, 2, 64 << 20, name)
         begun = time.monotonic()
         assert train_in_child(plain_drives, folder / "plain", masters, 1000)
         seconds = time.monotonic() - begun
-    drives = make_drives(folder, 2, 64 << 20)
-    spillway.format_store(drives)
+    drives = make_store(folder, 2, 64 << 20)
     kills, ended = 0, False
     while not ended or kills == 0:
         if ended:  # faster than the run that was timed: once more, from the start
@@ -310,8 +275,7 @@ def test_the_example_goes_on_where_it_was_killed(folder):
     spillway.format_store(plain_drives)
 
     def arguments(devices):
-        return [EXAMPLES / "resume.py",
-                *options_of(devices=devices, steps=12, every=3, hidden=32)]
+        return [EXAMPLES / "resume.py", *options_of(devices=devices, steps=12, every=3, hidden=32)]
 
     plain = run_python(*arguments(plain_drives))
     assert plain.returncode == 0, plain.stderr
@@ -330,58 +294,38 @@ def test_the_example_goes_on_where_it_was_killed(folder):
 # ---- With two copies -----------------------------------------------------------------------------
 
 
-def step_both(ours, optimizer, theirs, plain, steps):
-    for _ in range(steps):
-        give_grads(ours, theirs)
-        optimizer.step()
-        plain.step()
-
-
 @pytest.mark.parametrize("lost", range(3))
 def test_the_same_bits_without_a_drive(folder, lost):
     """One is lost between commit and resume, and comes back later, with the commit of then."""
     drives = make_drives(folder, 3)
     pulled = drives[lost] + ".pulled"
     spillway.format_store(drives)
-    ours, theirs = parameters(), parameters()
-    plain = torch.optim.AdamW(theirs, foreach=False)
     with opened(drives) as store:
-        optimizer = over(store, ours, copies=2)
-        step_both(ours, optimizer, theirs, plain, 3)
-        optimizer.commit()
+        pair = pair_over(store, copies=2)
+        pair.train(3)
+        pair.optimizer.commit()
         assert store.stats().chunks_single == 0
     os.rename(drives[lost], pulled)
     # Its path leads nowhere, or it is not named.
     named = drives if lost == 0 else [path for path in drives if path != drives[lost]]
-    with opened(named) as store:
-        assert store.stats().drives_missing == 1
-        ours = [nn.Parameter(param * 0) for param in ours]
-        optimizer = over(store, ours, copies=2)
-        assert optimizer.resume().step == 3
-        step_both(ours, optimizer, theirs, plain, 2)
-        assert_same(ours, theirs)
-        optimizer.commit()
-    os.rename(pulled, drives[lost])
-    with opened(drives) as store:
-        assert store.stats().drives_missing == 0
-        ours = [nn.Parameter(param * 0) for param in ours]
-        optimizer = over(store, ours, copies=2)
-        assert optimizer.resume().step == 5
-        step_both(ours, optimizer, theirs, plain, 1)
-        assert_same(ours, theirs)
+    for missing, step, steps in ((1, 3, 2), (0, 5, 1)):
+        with opened(named) as store:
+            assert store.stats().drives_missing == missing
+            ours = [nn.Parameter(param * 0) for param in pair.ours]
+            pair = Pair(ours, pair.theirs, over(store, ours, copies=2), pair.plain)
+            assert pair.optimizer.resume().step == step
+            pair.train(steps)
+            pair.optimizer.commit()
+        if missing:
+            os.rename(pulled, drives[lost])
+            named = drives
 
 
 def test_a_lost_drive_without_a_mirror_is_refused(formatted):
+    committed(formatted)
     with opened(formatted) as store:
-        params = parameters()
-        optimizer = over(store, params)
-        give_grads(params)
-        optimizer.step()
-        optimizer.commit()
-    with opened(formatted) as store:
-        committed = committed_records(store)
+        names = [name for name, _ in committed_records(store)]
     refusals = 0
-    names = [name for name, _ in committed]
     for missing in formatted:
         named = [drive for drive in formatted if drive != missing]
         with pytest.raises(spillway.SpillwayError, match=r"objects cannot be had.*; lost: |"
@@ -397,8 +341,7 @@ def test_a_lost_drive_without_a_mirror_is_refused(formatted):
 
 
 def test_a_store_of_one_drive_has_no_mirror(folder):
-    drives = make_drives(folder, 1)
-    spillway.format_store(drives)
+    drives = make_store(folder, 1)
     with opened(drives) as store:
         params = parameters()
         give_grads(params)

@@ -10,11 +10,9 @@ import subprocess
 import pytest
 import torch
 
-import spillway
-import spillway.torch
 from offloading import Layers, offload_all
 from spillway._report.notebook import piece_of
-from spillway._report.html import Run, page_of
+from spillway._report.html import page_of
 
 CHROMIUM = shutil.which("chromium")
 VOID = ("meta",)

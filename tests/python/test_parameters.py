@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_parameters.py - parameters on drives: the same bits, whatever uses them
+import contextlib
 import copy
 import errno
 import gc
 import io
-import os
 import pickle
 import random
 import sys
@@ -17,15 +17,14 @@ from torch.utils.checkpoint import checkpoint
 
 import spillway
 import spillway.torch
-from conftest import emptied
-from offloading import equal, gradients_of
+from conftest import SEED, emptied, make_store
+from offloading import equal, gradients_of, offload_all
 from spillway._params import materialize
 from spillway._params.parameters import place_in
 from spillway._params.residency import ABSENT, RESIDENT
 
 ABLE = materialize._storage_uses is not None
 needs = pytest.mark.skipif(not ABLE, reason="this PyTorch counts no uses of storages: 2.1 does")
-SEED = int(os.environ.get("SPW_SEED") or random.SystemRandom().randrange(1 << 31))
 WIDTH = 160  # a matrix is 100 KiB
 VOCABULARY = 120
 
@@ -89,6 +88,34 @@ def assert_same(one, other):
         assert torch.equal(mine.detach(), yours), name
 
 
+def train(model, optimizer, steps, off=None, each=lambda: None):
+    """Return: the losses.
+
+    :param steps: of each the number of its batch, or those of its batches
+    """
+    losses = []
+    for step in steps:
+        for number in step if isinstance(step, tuple) else (step,):
+            with off or contextlib.nullcontext():
+                loss = loss_of(model, number)
+                loss.backward()
+            losses.append(loss.item())
+        optimizer.step()
+        optimizer.zero_grad()
+        each()
+    return losses
+
+
+def on_drives(store, model, limit=900 << 10, **options):
+    """Four of the largest parameters in memory at most."""
+    return offload_all(store, model, parameters=True, parameter_bytes=limit, **options)
+
+
+def over(store, model, **options):
+    return spillway.torch.Optimizer(torch.optim.AdamW, model.named_parameters(), store, tile=20000,
+                                    **options)
+
+
 def absent(model):
     return [name for name, param in model.named_parameters()
             if place_in(param) is not None and place_in(param).state == ABSENT]
@@ -107,36 +134,17 @@ def test_an_older_pytorch_is_refused_in_words(store):
                          ids=["saved", "again", "reentrant"])
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_bits_are_those_of_training_in_memory(store, recompute, accumulate):
+    steps = [tuple(step * 8 + part for part in range(accumulate)) for step in range(4)]
     theirs = made(recompute=recompute)
-    plain = torch.optim.AdamW(theirs.parameters(), foreach=False)
-    losses = []
     torch.manual_seed(3)
-    for step in range(4):
-        for part in range(accumulate):
-            loss = loss_of(theirs, step * 8 + part)
-            loss.backward()
-            losses.append(loss.item())
-        plain.step()
-        plain.zero_grad()
-
+    losses = train(theirs, torch.optim.AdamW(theirs.parameters(), foreach=False), steps)
     ours = made(recompute=recompute)
-    off = spillway.torch.offload(ours, store, parameters=True,
-                                 sizes=spillway.torch.Sizes(parameter_bytes=900 << 10, min_bytes=1),
-                                 mode="spill")
-    optimizer = spillway.torch.Optimizer(torch.optim.AdamW, ours.named_parameters(), store,
-                                         tile=20000)
-    found = []
+    off = on_drives(store, ours)
+    optimizer = over(store, ours)
+    moved = []
     torch.manual_seed(3)
-    for step in range(4):
-        for part in range(accumulate):
-            with off:
-                loss = loss_of(ours, step * 8 + part)
-                loss.backward()
-            found.append(loss.item())
-        optimizer.step()
-        optimizer.zero_grad()
-        assert absent(ours)
-    assert found == losses
+    assert train(ours, optimizer, steps, off, lambda: moved.append(absent(ours))) == losses
+    assert all(moved)
     stats = off.parameter_stats()
     assert stats.total_bytes > 3 * stats.limit_bytes
     assert stats.memory_bytes <= stats.limit_bytes and stats.failures == 0
@@ -161,20 +169,11 @@ def test_a_limit_that_holds_all_parameters_is_said(store, caplog, capsys, given,
 def test_where_nearly_all_fits_little_is_read(store):
     """A function of an optimizer uses a parameter several times on end: for the order of a step
     that is one use."""
-    model = made()
-    off = spillway.torch.offload(model, store, parameters=True,
-                                 sizes=spillway.torch.Sizes(
-                                     min_bytes=1, parameter_bytes=bytes_of(model) - (200 << 10)),
-                                 mode="spill")
-    optimizer = spillway.torch.Optimizer(torch.optim.AdamW, model.named_parameters(), store,
-                                         tile=20000, in_backward=True)
-    read = []
-    for step in range(5):
-        with off:
-            loss_of(model, step).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        read.append(off.parameter_stats().bytes_read)
+    model, read = made(), []
+    off = on_drives(store, model, bytes_of(model) - (200 << 10))
+    optimizer = over(store, model, in_backward=True)
+    train(model, optimizer, range(5), off,
+          each=lambda: read.append(off.parameter_stats().bytes_read))
     assert 0 < read[-1] - read[-2] < off.parameter_stats().total_bytes / 2
     optimizer.close()
     off.parameters_to_memory()
@@ -184,9 +183,7 @@ def test_where_nearly_all_fits_little_is_read(store):
 def tight(store):
     """A model, its parameters on drives, four of the largest in memory at most."""
     model = made()
-    off = spillway.torch.offload(model, store, parameters=True,
-                                 sizes=spillway.torch.Sizes(parameter_bytes=900 << 10, min_bytes=1),
-                                 mode="spill")
+    off = on_drives(store, model)
     assert absent(model)
     yield model, off
     off.parameters_to_memory()
@@ -332,9 +329,7 @@ def test_what_does_not_fit_is_said_before_the_first_step(store):
 
 @needs
 def test_a_store_that_is_too_small(folder):
-    from conftest import make_drives
-    drives = make_drives(folder, 1, 20 << 20, "small")
-    spillway.format_store(drives)
+    drives = make_store(folder, 1, 20 << 20, "small")
     model = nn.Sequential(*(nn.Linear(1024, 1024) for _ in range(6)))
     with spillway.Store(drives) as store:
         with pytest.raises(spillway.SpillwayError, match="too small by [0-9]+ bytes") as caught:
@@ -346,8 +341,7 @@ def test_a_store_that_is_too_small(folder):
 def test_after_the_store_is_closed_words_say_which_parameter(formatted):
     model = made()
     with spillway.Store(formatted) as store:
-        spillway.torch.offload(model, store, parameters=True,
-                               sizes=spillway.torch.Sizes(parameter_bytes=900 << 10))
+        on_drives(store, model)
         names = absent(model)
     with pytest.raises(spillway.SpillwayError, match="was on the drives of a store that is closed"):
         dict(model.named_parameters())[names[0]].norm()
@@ -369,8 +363,7 @@ def test_materialize_makes_the_same_model_in_little_memory(store):
     theirs = GPT(8)
     assert torch.equal(after, torch.rand(1))
     assert_same(ours, theirs)
-    off = spillway.torch.offload(ours, store, parameters=True,
-                                 sizes=spillway.torch.Sizes(parameter_bytes=900 << 10))
+    off = on_drives(store, ours)
     assert off.parameter_stats().memory_bytes_over == 0
     for model in (ours, theirs):
         torch.manual_seed(1)
@@ -420,7 +413,6 @@ def test_an_interrupt_loses_nothing(tight):
     torch.manual_seed(1)
     loss_of(theirs, 1).backward()
     random_ = random.Random(SEED)
-    print(f"SPW_SEED={SEED}")
     lines = Interrupt(1 << 40)
 
     def step(interrupt=None):
@@ -455,9 +447,8 @@ def test_an_interrupt_while_memory_is_exchanged(store):
     line, done = 0, False
     while not done:
         line += 1
-        model = made()
-        off = spillway.torch.offload(model, store, parameters=True,
-                                     sizes=spillway.torch.Sizes(parameter_bytes=900 << 10))
+        model = made(layers=1)
+        off = on_drives(store, model)
         parameters, param = off._parameters, model.blocks[0].up.weight
         value = param.detach().clone()
         try:
@@ -480,9 +471,7 @@ def test_an_interrupt_while_memory_is_exchanged(store):
 def test_scopes_that_are_computed_again(store):
     """In the backward pass a scope's forward function runs without its module's hooks."""
     ours, theirs = made(dropout=0.0), made(dropout=0.0)
-    off = spillway.torch.offload(ours, store, parameters=True,
-                                 sizes=spillway.torch.Sizes(parameter_bytes=900 << 10, min_bytes=1),
-                                 mode="fastest", recompute=lambda name, module: True)
+    off = on_drives(store, ours, mode="fastest", recompute=lambda name, module: True)
     off._session.discards_all = True
     for step in range(3):
         for model in (ours, theirs):

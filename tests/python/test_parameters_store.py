@@ -15,50 +15,30 @@ from torch.nn.parallel import DistributedDataParallel
 
 import spillway
 import spillway.torch
-from conftest import EXAMPLES, make_drives, options_of, started
+from conftest import EXAMPLES, SEED, make_store, options_of, started
+from offloading import offload_all
 from spillway import checkpoint
 from spillway._params import residency
-from spillway._params.parameters import place_in
 from spillway._params.residency import LEAVING, Place
 from test_optimizer_ranks import PARALLEL, together
-from test_parameters import GPT, assert_same, loss_of, made, needs
+from test_parameters import GPT, assert_same, loss_of, made, needs, on_drives, over, train
 
 pytestmark = needs
-SEED = int(os.environ.get("SPW_SEED") or random.SystemRandom().randrange(1 << 31))
 LIMIT = 900 << 10
 STEPS = 20
 
 
-def over(store, model, cls=torch.optim.AdamW, **options):
-    off = spillway.torch.offload(model, store, parameters=True,
-                                 sizes=spillway.torch.Sizes(parameter_bytes=LIMIT, min_bytes=1),
-                                 mode="spill")
-    return off, spillway.torch.Optimizer(cls, model.named_parameters(), store, tile=20000,
-                                         **options)
+def opened(drives, **options):
+    return spillway.Store(drives, **{"arena_bytes": 8 << 20, **options})
 
 
-def train(model, off, optimizer, steps):
-    losses = []
-    for step in steps:
-        with off:
-            loss = loss_of(model, step)
-            loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
+def both(store, model, **options):
+    """An offload and an optimizer."""
+    return on_drives(store, model), over(store, model, **options)
 
 
-def in_memory(model, steps, cls=torch.optim.AdamW, **options):
-    optimizer = cls(model.parameters(), foreach=False, **options)
-    losses = []
-    for step in range(steps):
-        loss = loss_of(model, step)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
+def in_memory(model, steps):
+    return train(model, torch.optim.AdamW(model.parameters(), foreach=False), range(steps))
 
 
 @pytest.mark.parametrize("options", [{}, {"in_backward": True}, {"gradients": True}],
@@ -74,25 +54,25 @@ def test_a_commit_is_gone_on_from(formatted, options):
         torch.manual_seed(5)
         with spillway.Store(formatted, arena_bytes=12 << 20) as store:
             model = spillway.torch.materialize(lambda: GPT(2), store, parameter_bytes=LIMIT)
-            off, optimizer = over(store, model, **options)
+            off, optimizer = both(store, model, **options)
             resumed = optimizer.resume()
             assert (resumed.step if resumed else 0) == start
-            found += train(model, off, optimizer, range(start, end))
+            found += train(model, optimizer, range(start, end), off)
             written = store.stats().bytes_put
             optimizer.commit()
             # What was on the drives is not written again.
             assert store.stats().bytes_put - written < off.parameter_stats().total_bytes
             if end == STEPS:
                 assert_same(model, theirs)
-            train(model, off, optimizer, range(90, 91))
+            train(model, optimizer, range(90, 91), off)
     assert found == losses
 
 
 def resumed(formatted):
     """The parameters of the newest commit."""
-    with spillway.Store(formatted, arena_bytes=8 << 20) as store:
+    with opened(formatted) as store:
         model = made()
-        off, optimizer = over(store, model)
+        off, optimizer = both(store, model)
         optimizer.resume()
         off.parameters_to_memory()
     return {name: param.detach().clone() for name, param in model.named_parameters()}
@@ -100,9 +80,9 @@ def resumed(formatted):
 
 def test_what_others_change_is_committed(formatted):
     """A state_dict() has the memory of the parameters, and writes to it go unnoticed."""
-    with spillway.Store(formatted, arena_bytes=8 << 20) as store:
+    with opened(formatted) as store:
         model = made()
-        _, optimizer = over(store, model)
+        _, optimizer = both(store, model)
         content = model.state_dict()
         optimizer.commit(step=1)
         for tensor in content.values():
@@ -114,17 +94,14 @@ def test_what_others_change_is_committed(formatted):
 
 def test_a_commit_fails_where_a_write_did_while_room_was_made(formatted, monkeypatch):
     """What has one copy is brought in to get two, and what was written before leaves for it."""
-    with spillway.Store(formatted, arena_bytes=8 << 20) as store:
+    with opened(formatted) as store:
         model = made()
         wanted = {name: param.detach().clone() for name, param in model.named_parameters()}
-        off = spillway.torch.offload(model, store, parameters=True,
-                                     sizes=spillway.torch.Sizes(parameter_bytes=LIMIT, min_bytes=1),
-                                     mode="spill")
+        off = offload_all(store, model, parameter_bytes=LIMIT, parameters=True)
         for step in range(2):
             with off, torch.no_grad():
                 loss_of(model, step)
-        optimizer = spillway.torch.Optimizer(torch.optim.AdamW, model.named_parameters(), store,
-                                             tile=20000, copies=2)
+        optimizer = over(store, model, copies=2)
         end, end_of, failed = Place.end, residency.end_of, []
 
         def fails_once(place, store):
@@ -148,9 +125,9 @@ def test_a_commit_fails_where_a_write_did_while_room_was_made(formatted, monkeyp
 
 
 def test_another_type_than_the_optimizer_knows_is_not_committed(formatted):
-    with spillway.Store(formatted, arena_bytes=8 << 20) as store:
+    with opened(formatted) as store:
         model = made()
-        _, optimizer = over(store, model)
+        _, optimizer = both(store, model)
         optimizer.commit(step=1)
         model.double()
         with pytest.raises(RuntimeError, match="another type or shape"):
@@ -165,18 +142,18 @@ def test_they_leave_as_a_file_and_come_back(formatted, folder, masters):
         return GPT(2, dropout=0.0).bfloat16() if masters else GPT(2, dropout=0.0)
 
     path = folder / "model"
-    with spillway.Store(formatted, arena_bytes=8 << 20) as store:
+    with opened(formatted) as store:
         model = make()
-        off, optimizer = over(store, model, masters=masters)
-        train(model, off, optimizer, range(2))
+        off, optimizer = both(store, model, masters=masters)
+        train(model, optimizer, range(2), off)
         optimizer.commit()
         wanted = {name: param.detach().clone() for name, param in model.named_parameters()}
-    with spillway.Store(formatted, arena_bytes=8 << 20, read_only=True) as store:
+    with opened(formatted, read_only=True) as store:
         for format, what in (("safetensors", "parameters"), ("torch", "masters")):
             checkpoint.export(store, path.with_suffix(f".{what}"), format, what)
-    with spillway.Store(formatted, arena_bytes=8 << 20, commit=None) as store:
+    with opened(formatted, commit=None) as store:
         model = make()
-        off, optimizer = over(store, model, masters=masters)
+        off, optimizer = both(store, model, masters=masters)
         for what in ("parameters", "masters"):
             with torch.no_grad():
                 for param in model.parameters():
@@ -184,7 +161,7 @@ def test_they_leave_as_a_file_and_come_back(formatted, folder, masters):
             assert checkpoint.import_(optimizer, path.with_suffix(f".{what}")) == []
             for name, param in model.named_parameters():
                 assert torch.equal(param.detach(), wanted[name]), name
-        train(model, off, optimizer, range(1))
+        train(model, optimizer, range(1), off)
         optimizer.commit()
 
 
@@ -194,41 +171,40 @@ def test_masters_and_a_mirror(formatted):
         torch.manual_seed(5)
         return GPT(2, dropout=0.0).bfloat16()
 
-    with spillway.Store(formatted, arena_bytes=8 << 20) as store:
+    with opened(formatted) as store:
         model = make()
-        off, optimizer = over(store, model, masters=True, copies=2)
-        train(model, off, optimizer, range(2))
+        off, optimizer = both(store, model, masters=True, copies=2)
+        train(model, optimizer, range(2), off)
         optimizer.commit()
-        expected = train(model, off, optimizer, range(2, 4))
+        expected = train(model, optimizer, range(2, 4), off)
         off.parameters_to_memory()
-    with spillway.Store(formatted[1:], arena_bytes=8 << 20) as store:
+    with opened(formatted[1:]) as store:
         other = make()
-        off, optimizer = over(store, other, masters=True, copies=2)
+        off, optimizer = both(store, other, masters=True, copies=2)
         assert optimizer.resume().step == 2
-        assert train(other, off, optimizer, range(2, 4)) == expected
+        assert train(other, optimizer, range(2, 4), off) == expected
         assert_same(other, model)
 
 
 def test_a_store_of_another_model_is_refused_and_unchanged(formatted):
-    with spillway.Store(formatted, arena_bytes=8 << 20) as store:
+    with opened(formatted) as store:
         model = made()
-        off, optimizer = over(store, model)
-        train(model, off, optimizer, range(1))
+        off, optimizer = both(store, model)
+        train(model, optimizer, range(1), off)
         optimizer.commit()
     for other, on_drives in ((GPT(3), True), (made(), False)):
-        with spillway.Store(formatted, arena_bytes=8 << 20) as store:
+        with opened(formatted) as store:
             if on_drives:
-                _, optimizer = over(store, other)
+                _, optimizer = both(store, other)
             else:
-                optimizer = spillway.torch.Optimizer(torch.optim.AdamW, other.named_parameters(),
-                                                     store, tile=20000)
+                optimizer = over(store, other)
             with pytest.raises(spillway.SpillwayError, match="has other records") as caught:
                 optimizer.resume()
             assert caught.value.errno == errno.EUCLEAN
             assert on_drives or "parameters=True" in str(caught.value)
-    with spillway.Store(formatted, arena_bytes=8 << 20) as store:
+    with opened(formatted) as store:
         again = made()
-        _, optimizer = over(store, again)
+        _, optimizer = both(store, again)
         with pytest.raises(spillway.SpillwayError, match="call resume.. first"):
             optimizer.commit()
         assert optimizer.resume().step == 1
@@ -250,8 +226,7 @@ def test_the_order_of_the_calls_is_said(formatted, folder):
         loss_of(model, 0).backward()
         with pytest.raises(RuntimeError, match="make it after offload.parameters=True"):
             optimizer.step()
-        drives = make_drives(folder, 2, name="other")
-        spillway.format_store(drives)
+        drives = make_store(folder, 2, name="other")
         with spillway.Store(drives, arena_bytes=8 << 20) as other:
             with pytest.raises(ValueError, match="on the drives of another store"):
                 spillway.torch.Optimizer(torch.optim.AdamW, model.named_parameters(), other)
@@ -263,12 +238,8 @@ def test_the_order_of_the_calls_is_said(formatted, folder):
 def test_drives_that_fail(formatted, monkeypatch, when):
     """What cannot be written stays; what cannot be read is an error that names the parameter, and
     the same call later succeeds. The numbers are the same."""
-    from spillway._params.residency import Place
-    from spillway._params import residency
-
     theirs = model_after(4)
     random_ = random.Random(SEED)
-    print(f"SPW_SEED={SEED}")
     end = Place.end
     failing = []
 
@@ -283,8 +254,8 @@ def test_drives_that_fail(formatted, monkeypatch, when):
 
     monkeypatch.setattr(Place, "end", ends)
     model = made()
-    with spillway.Store(formatted, arena_bytes=8 << 20) as store:
-        off, optimizer = over(store, model)
+    with opened(formatted) as store:
+        off, optimizer = both(store, model)
         for step in range(4):
             state = torch.get_rng_state()
             if step == 2:
@@ -349,9 +320,7 @@ def losses_in(text):
 def test_killed_and_resumed_the_bits_are_those_of_memory(folder):
     """The example, killed as soon as its first commit has returned, and twice in the middle of a
     step."""
-    drives = make_drives(folder, 2, 64 << 20, "killed")
-    spillway.format_store(drives)
-    print(f"SPW_SEED={SEED}")
+    drives = make_store(folder, 2, 64 << 20, "killed")
     random_ = random.Random(SEED)
     losses, parameters = big_in_memory()
     dies = folder / "dies.py"
@@ -383,8 +352,7 @@ def test_killed_and_resumed_the_bits_are_those_of_memory(folder):
 @pytest.mark.parametrize("parallel", PARALLEL)
 def test_two_ranks(folder, parallel):
     """Against the same without spillway; the second time from the commit of the first."""
-    drives = make_drives(folder, 2, 96 << 20, "ranks")
-    spillway.format_store(drives, partitions=2)
+    drives = make_store(folder, 2, 96 << 20, "ranks", partitions=2)
 
     def model_of():
         model = made(dropout=0.0, layers=2)
@@ -407,11 +375,10 @@ def test_two_ranks(folder, parallel):
             return in_memory(model, steps), whole(model)
         with spillway.Store(drives, partition=rank, arena_bytes=8 << 20,
                             commit=spillway.torch.newest_of_all()) as store:
-            off, optimizer = over(store, model,
-                                  in_backward=model if parallel == "ddp" else True)
+            off, optimizer = both(store, model, in_backward=model if parallel == "ddp" else True)
             resumed = optimizer.resume()
             begin = resumed.step if resumed else 0
-            losses = train(model, off, optimizer, range(begin, steps))
+            losses = train(model, optimizer, range(begin, steps), off)
             stats = off.parameter_stats()
             assert stats.parameters >= 6 and stats.reads > 0 and stats.failures == 0
             optimizer.commit()

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 import spillway.torch
-from offloading import equal, in_threads, left_in, offload_all, save, settle
+from offloading import equal, in_threads, left_in, offload_all, offload_each, save, settle
 
 
 def test_use_in_the_order_of_saving(off):
@@ -253,7 +253,7 @@ def test_views_of_parameters_pass_by(off, trained):
 def test_eval_mode_and_training_alternate(store):
     model = nn.Sequential(nn.Linear(128, 128), nn.Dropout(0.5), nn.BatchNorm1d(128),
                           nn.Linear(128, 128))
-    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1))
+    off = offload_each(store, model)
     with off:
         for _ in range(3):
             model.train()(torch.randn(64, 128)).pow(2).sum().backward()

@@ -132,8 +132,7 @@ def test_a_module_is_measured_without_memory():
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         real(torch.zeros(4, 32, dtype=torch.int64))
-    assert found.activation_bytes == sum(
-        tensor.untyped_storage().nbytes() for tensor in kept)
+    assert found.activation_bytes == sum(tensor.untyped_storage().nbytes() for tensor in kept)
     assert found.parameters == sum(param.numel() for param in real.parameters())
     layer = sum(4 * param.numel() for param in real.layers[0].parameters())
     assert found.largest_scope_bytes == layer

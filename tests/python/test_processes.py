@@ -12,10 +12,9 @@ import time
 import pytest
 
 import spillway
-from conftest import make_drives
+from conftest import SEED, make_drives
 
 PROCESSES, DRIVES, KILLS = 64, 8, 40
-SEED = int(os.environ.get("SPW_SEED") or random.SystemRandom().randrange(1 << 31))
 
 # Arguments: drives, partition, file of the steps that are durable. Restored is what was reported,
 # or the step that was under way; every byte of it is compared. Then steps without end.
@@ -91,7 +90,6 @@ def kill(process):
 
 
 def test_nothing_committed_is_lost_and_no_byte_is_wrong(folder):
-    print(f"SPW_SEED={SEED}")
     random_ = random.Random(SEED)
     drives = make_drives(folder, DRIVES, 1 << 30)  # hollow
     spillway.format_store(drives, partitions=PROCESSES)

@@ -9,8 +9,7 @@ import sys
 import pytest
 import torch
 
-import spillway.torch
-from conftest import BUILD, make_drives, run_python
+from conftest import BUILD, make_store, run_python
 from offloading import Layers, offload_all
 from spillway._report.html import page_of
 from spillway._report.run_record import json_of, run_of
@@ -34,8 +33,7 @@ def step(model, off, times=1):
 
 @pytest.fixture
 def two(folder):
-    drives = make_drives(folder, 2, 64 << 20)
-    spillway.format_store(drives, partitions=2)
+    drives = make_store(folder, 2, 64 << 20, partitions=2)
     return drives
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import spillway
 import spillway.store as store_module
-from conftest import make_drives
+from conftest import make_drives, make_store
 
 
 def error_of(number, call, *arguments, **options):
@@ -260,8 +260,7 @@ def little(folder):
 @pytest.mark.skipif(os.geteuid() != 0, reason="to mount needs root")
 def test_a_full_file_system_under_sparse_drives(little):
     """Refused, by the names of the drives; and taken again when there is room."""
-    drives = make_drives(little, 2, 64 << 20)
-    spillway.format_store(drives)
+    drives = make_store(little, 2, 64 << 20)
     with spillway.Store(drives) as store:
         kept = store.put(bytes(1 << 20))
         with open(little / "others", "wb") as file, pytest.raises(OSError):

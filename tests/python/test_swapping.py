@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import spillway
-from conftest import make_drives
+from conftest import make_store
 from spillway._swap.aio import AioHandle
 from spillway._swap.files import Space
 
@@ -218,8 +218,7 @@ def test_more_than_the_store_has_requests_for(handle, at):
 @pytest.fixture
 def full(folder):
     """A space on one small drive, of which 8 MiB are left."""
-    drives = make_drives(folder, 1, 48 * MIB, "small")
-    spillway.format_store(drives)
+    drives = make_store(folder, 1, 48 * MIB, "small")
     with spillway.Store(drives) as store:
         rest = store.stats().capacity_bytes - 8 * MIB
         thing = store.put(bytearray(rest))
@@ -291,8 +290,7 @@ def test_a_read_that_failed(handle, at, monkeypatch):
 
 
 def test_other_bytes_on_the_drive(folder, at):
-    drives = make_drives(folder, 1, 48 * MIB, "small")
-    spillway.format_store(drives)
+    drives = make_store(folder, 1, 48 * MIB, "small")
     (folder / "swap").mkdir()
     with spillway.Store(drives) as store:
         space = Space(lambda: store)

@@ -7,9 +7,8 @@ from torch import nn
 
 import spillway.torch
 from conftest import emptied
-from offloading import (
-    Nothing, WeakStorage, equal, left_in, offload_all, same_bits, save, settle,
-)
+from offloading import (Nothing, WeakStorage, equal, left_in, offload_all, offload_each, same_bits,
+                        save, settle)
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.uint8,
@@ -206,7 +205,7 @@ def test_a_version_of_its_own_for_each_content(off):
 
 def test_parameters_buffers_and_inputs_pass_by(store):
     model = nn.Sequential(nn.Linear(300, 300), nn.BatchNorm1d(300)).eval()
-    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1))
+    off = offload_each(store, model)
     batch = torch.randn(200, 300)
     with off:
         # before forward the batch is a tensor like any other
@@ -221,7 +220,7 @@ def test_parameters_buffers_and_inputs_pass_by(store):
 
 def test_a_replaced_parameter_is_still_a_parameter(store):
     model = nn.Sequential(nn.Linear(300, 300, bias=False))
-    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=1))
+    off = offload_each(store, model)
     with off:
         model[0].weight.data = torch.randn(300, 300)
         model(torch.randn(10, 300, requires_grad=True)).sum().backward()

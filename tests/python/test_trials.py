@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-import spillway.torch
+from offloading import offload_each
 from spillway._core import torch_compat
 from spillway._recompute import effects, recompute, watched
 
@@ -31,8 +31,7 @@ def runs():
 def reasons_after_one_step(layer):
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), layer)
-    with spillway.torch.offload(model, None, mode="budget", budget_bytes=1 << 40, recompute="auto",
-                                sizes=spillway.torch.Sizes(min_bytes=1)) as off:
+    with offload_each(None, model, mode="budget", budget_bytes=1 << 40, recompute="auto") as off:
         with off:
             model(torch.randn(1, WIDTH)).abs().sum().backward()
         return off._recomputer.refused.get(layer)
@@ -45,13 +44,13 @@ def peak_of_one_step(layers, recompute):
     """Of all memory that PyTorch allocates."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), *layers)
-    off = spillway.torch.offload(model, None, mode="budget", budget_bytes=1 << 40, recompute="auto",
-                                 sizes=spillway.torch.Sizes(min_bytes=1)) if recompute else None
+    off = recompute and offload_each(None, model, mode="budget", budget_bytes=1 << 40,
+                                     recompute="auto")
     x = torch.randn(ROWS, WIDTH)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         with off or contextlib.nullcontext():
             model(x).sum().backward()
-    if off is not None:
+    if off:
         assert not any(layer in off._recomputer.refused for layer in layers)
         off.close()
     events = [event for event in profiled.profiler.kineto_results.events()
@@ -111,8 +110,7 @@ def first_step(count, hold, looks):
     """Return: (how often a tensor was looked at, the reasons of all layers)"""
     del looks[:]
     model = Known(count, hold)
-    with spillway.torch.offload(model, None, mode="budget", budget_bytes=1 << 40, recompute="auto",
-                                sizes=spillway.torch.Sizes(min_bytes=1)) as off:
+    with offload_each(None, model, mode="budget", budget_bytes=1 << 40, recompute="auto") as off:
         with off:
             model(torch.randn(2, 4)).sum().backward()
         return len(looks), [off._recomputer.refused.get(layer) for layer in model.layers]
@@ -196,6 +194,5 @@ def test_what_is_modified_afterwards_is_not_compared(runs):
             one.add_(1)
             return x.sin()
 
-    assert reasons_after_one_step(Modifies()) == (
-        "what it saves is modified in place afterwards")
+    assert reasons_after_one_step(Modifies()) == ("what it saves is modified in place afterwards")
     assert len(runs) == 2

@@ -41,35 +41,27 @@ map() {
     device=/dev/dm-$(dmsetup info -c --noheadings -o minor "$1")
 }
 
-unmap() {
-    dmsetup remove --noudevsync "$@"
-}
+unmap() { dmsetup remove --noudevsync "$@"; }
 
 make_drive() {
     device=${drives[0]}
     blkdiscard -z "$device"
 }
 
-end_drive() {
-    :
-}
+end_drive() { :; }
 
 make_pieces() {
     map pieces "0 $((24 * MIB + 1000)) linear ${drives[0]} 2048
 $((24 * MIB + 1000)) $((40 * MIB)) linear ${drives[1]} 2048"
 }
 
-end_pieces() {
-    unmap pieces
-}
+end_pieces() { unmap pieces; }
 
 make_stripes() {
     map stripes "0 $((64 * MIB)) striped 2 128 ${drives[0]} 2048 ${drives[1]} 2048"
 }
 
-end_stripes() {
-    unmap stripes
-}
+end_stripes() { unmap stripes; }
 
 make_volume() {
     pvcreate -qff -y "${drives[0]}" "${drives[1]}" >/dev/null
@@ -92,18 +84,14 @@ make_thin() {
     map thin "0 $((64 * MIB)) thin $device 0"
 }
 
-end_thin() {
-    unmap thin pool
-}
+end_thin() { unmap thin pool; }
 
 make_crypt() {
     modprobe -a xts aesni-intel 2>/dev/null || true
     map secret "0 $((64 * MIB)) crypt aes-xts-plain64 $(printf '%064d' 7) 0 ${drives[0]} 2048"
 }
 
-end_crypt() {
-    unmap secret
-}
+end_crypt() { unmap secret; }
 
 # Both paths lead to the same drive. One at a time fails, for as long as it is used.
 make_paths() {
@@ -161,17 +149,11 @@ make_zram() {
     echo 64M >"/sys/block/zram$zram/disksize"
 }
 
-end_zram() {
-    echo "$zram" >/sys/class/zram-control/hot_remove
-}
+end_zram() { echo "$zram" >/sys/class/zram-control/hot_remove; }
 
-make_brd() {
-    device=/dev/ram0
-}
+make_brd() { device=/dev/ram0; }
 
-end_brd() {
-    modprobe -r brd
-}
+end_brd() { modprobe -r brd; }
 
 # make_null BLOCK_BYTES: its name is that of the folder, or of its index, which is 0, as modprobe makes none.
 make_null() {
@@ -185,22 +167,16 @@ make_null() {
     device=/dev/nullb0
 }
 
-make_null_blk() {
-    make_null 512
-}
+make_null_blk() { make_null 512; }
 
-end_null_blk() {
-    rmdir /sys/kernel/config/nullb/nullb0
-}
+end_null_blk() { rmdir /sys/kernel/config/nullb/nullb0; }
 
 make_blocks4k() {
     make_null 4096
     expect_equal 4096 "$(blockdev --getss "$device")" "bytes of a logical block"
 }
 
-end_blocks4k() {
-    end_null_blk
-}
+end_blocks4k() { end_null_blk; }
 
 # make_file_on KIND: over two drives, as xfs is not made on less than 300 MB.
 make_file_on() {

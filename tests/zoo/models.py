@@ -400,8 +400,7 @@ def flow(kind: str) -> Callable[[], nn.Module]:
             "spline": lambda: transforms.PiecewiseRationalQuadraticCouplingTransform(
                 mask, network, tails="linear", tail_bound=3.0)}[kind]
         steps = [step for _ in range(4) for step in (made(), transforms.ReversePermutation(8))]
-        return flows.Flow(transforms.CompositeTransform(steps),
-                          distributions.StandardNormal([8]))
+        return flows.Flow(transforms.CompositeTransform(steps), distributions.StandardNormal([8]))
     return build
 
 
