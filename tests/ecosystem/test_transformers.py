@@ -2,6 +2,7 @@
 # tests/ecosystem/test_transformers.py - models under their Trainer: the same losses, less memory
 import copy
 import logging
+import sys
 
 import pytest
 import torch
@@ -236,6 +237,16 @@ def test_a_model_of_which_others_make_the_trainer(folder, drives, kind):
     assert callback.stats.steps == 12 and spilled(callback.stats) > 0
 
 
+@pytest.fixture
+def nothing_compiled():
+    """As in a new process: where one has compiled anything, no operations are watched."""
+    dynamo = sys.modules.get("torch._dynamo")
+    if dynamo is not None:
+        dynamo.reset()
+        dynamo.utils.counters.clear()
+
+
+@pytest.mark.usefixtures("nothing_compiled")
 @pytest.mark.parametrize("kind", ["plain", "accumulation", "bf16", "checkpointing"])
 @pytest.mark.parametrize("name", ["llama", "qwen", "t5"])
 def test_operations_are_recomputed_without_drives(folder, monkeypatch, name, kind):
