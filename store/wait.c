@@ -108,20 +108,34 @@ int spw_request_wait(struct spw_request *request)
 	return request_result(request);
 }
 
-static int wait_for_next_end(struct spw_store *store, uint32_t sequence, uint64_t deadline_ns)
+struct time_left {
+	int64_t limit_ns; /* -1: no limit */
+	struct timespec time;
+};
+
+static struct time_left time_left_until(uint64_t deadline_ns)
 {
 	uint64_t now_ns = spw_clock_ns();
 	uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
-	struct timespec left = {.tv_sec = (time_t)(left_ns / 1000000000),
-				.tv_nsec = (long)(left_ns % 1000000000)};
-	int64_t limit_ns = deadline_ns == UINT64_MAX ? -1 : (int64_t)left_ns;
 
-	if (left_ns == 0)
+	return (struct time_left){
+		.limit_ns = deadline_ns == UINT64_MAX ? -1 : (int64_t)left_ns,
+		.time = {.tv_sec = (time_t)(left_ns / 1000000000),
+			 .tv_nsec = (long)(left_ns % 1000000000)},
+	};
+}
+
+static int wait_for_next_end(struct spw_store *store, uint32_t sequence, uint64_t deadline_ns)
+{
+	const struct time_left left = time_left_until(deadline_ns);
+
+	if (left.limit_ns == 0)
 		return -ETIMEDOUT;
 	if (store->opts.inline_mode)
-		return log_turn(store, spw_store__turn(store, spw_store__is_busy(store), limit_ns));
+		return log_turn(store,
+				spw_store__turn(store, spw_store__is_busy(store), left.limit_ns));
 	atomic_fetch_add(&store->any_waiters, 1);
-	futex_wait(&store->ended_sequence, sequence, deadline_ns == UINT64_MAX ? NULL : &left);
+	futex_wait(&store->ended_sequence, sequence, left.limit_ns < 0 ? NULL : &left.time);
 	atomic_fetch_sub(&store->any_waiters, 1);
 	return 0;
 }
@@ -155,22 +169,19 @@ int spw_request_wait_any(struct spw_request *const requests[], unsigned count, i
 /* Return: 0: look again; -ETIMEDOUT. */
 static int wait_for_given(struct spw_store *store, uint32_t given, uint64_t deadline_ns)
 {
-	uint64_t now_ns = spw_clock_ns();
-	uint64_t left_ns = deadline_ns > now_ns ? deadline_ns - now_ns : 0;
-	struct timespec left = {.tv_sec = (time_t)(left_ns / 1000000000),
-				.tv_nsec = (long)(left_ns % 1000000000)};
-	int64_t limit_ns = deadline_ns == UINT64_MAX ? -1 : (int64_t)left_ns;
+	const struct time_left left = time_left_until(deadline_ns);
 
-	if (left_ns == 0)
+	if (left.limit_ns == 0)
 		return -ETIMEDOUT;
 	if (store->opts.inline_mode) {
 		if (!spw_store__is_busy(store) && !spw_store__pool_waits(store->pool) &&
 		    !atomic_load(&store->inbox))
 			return -ETIMEDOUT;
-		if (!log_turn(store, spw_store__turn(store, spw_store__is_busy(store), limit_ns)))
+		if (!log_turn(store,
+			      spw_store__turn(store, spw_store__is_busy(store), left.limit_ns)))
 			return 0;
 	}
-	futex_wait(&store->request_slots.given, given, deadline_ns == UINT64_MAX ? NULL : &left);
+	futex_wait(&store->request_slots.given, given, left.limit_ns < 0 ? NULL : &left.time);
 	return 0;
 }
 
