@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Protocol, Set, Tuple
+from typing import Any, Callable, Dict, Optional, Protocol, Set, Tuple
 
 from torch import Tensor
 
@@ -19,9 +19,6 @@ from ..report import NOT_WRITTEN
 from .heap import Mapped
 from .trial_saves import FirstRun
 from .._core.wrapped import bytes_in, kind_of, memory_of, wrapped
-
-if TYPE_CHECKING:
-    from .._recompute.operations import Operations
 
 _log = logging.getLogger("spillway")
 
@@ -50,6 +47,12 @@ class Elsewhere(Protocol):
     def forget(self) -> None: ...
 
 
+class Packer(Protocol):
+    """Decides of some saved tensors that they are recomputed; the session saves all others."""
+
+    def pack(self, session: "Session", tensor: Tensor) -> Any: ...
+
+
 class Session(hooks.Session):  # type: ignore[misc]
     """The cache, the memory that it may read, the memory that it lent. Every saved tensor holds it.
 
@@ -66,7 +69,7 @@ class Session(hooks.Session):  # type: ignore[misc]
     tracer: Optional[StepTrace]
     frame: Any  # of the running scope, if it can be recomputed
     trial: Optional[FirstRun]  # also notes what is saved
-    operations: Optional[Operations]  # which single operations are recomputed
+    operations: Optional[Packer]  # which single operations are recomputed
     discards_all: bool  # discard all that can be recomputed, whatever the plan: for tests
     unpacked: bool  # a backward pass has been seen since this was last cleared
     begins: bool  # the first save after that begins a step: nothing else is known to
