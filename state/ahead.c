@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * state/ahead.c - which records are in memory: those that are used next
+ * state/ahead.c - prefetch the records that are used next, and evict those used last
  *
- * Wanted are as many records as there are buffers that the caller does not have: the next few of
- * the order, then what is in memory already and still to be used in this pass, then the next ones
- * again. What of them is on the drives is read, the nearest first. What is not wanted makes room,
- * the farthest first: a clean record is dropped when its buffer is needed, a changed one is put as
- * soon as it is known that its buffer will be.
+ * As many records are wanted as there are buffers that the caller is not using: the next few in the
+ * order, then those in memory that this pass still uses, then again the next in the order. Wanted
+ * records on the drives are read, the nearest use first. The others make room, the farthest use
+ * first: a clean record is dropped when its buffer is needed, a changed record is written as soon
+ * as it is known that its buffer will be needed.
  *
- * Of N records in B buffers that are used up and down in turn, the B that were used last are
- * wanted at the end of a pass, and are the first of the next: N - B are read and as many written,
- * however fast the drives are. In the same direction always, which is known only when the next pass
- * begins, those that were used last are used last again, and stay but for the few.
+ * If passes over N records alternate in direction, the B records in buffers at the end of a pass
+ * are the first of the next pass: N - B are read and as many written, at any speed of the drives.
+ * If all passes have the same direction, which is known only when the next one begins, the B
+ * records are the last of the next pass too; all but a few of them stay in memory.
  *
- * The few are one in use, one that is ready, and those that come and go. With four buffers one is
- * used, one ready, one comes and one goes: when the caller gives a record and takes the next one,
- * the put that has ended meanwhile leaves its buffer to the next read. So a pass takes as long as
- * its use, or as its reads, or as its writes, whichever is longest.
+ * These few (the minimum resident set) are: one record in use, one ready, and those being read and
+ * written. With four buffers one is used, one ready, one read and one written: when the caller
+ * gives a record and takes the next, the write that has completed leaves its buffer to the next
+ * read. So a pass takes as long as the slowest of computing, reading and writing.
  */
 #include "state/internal.h"
 
@@ -32,7 +32,7 @@ static bool is_wanted(const struct spw_state *state, const struct record *record
 	return record->wanted == state->looks;
 }
 
-/* The nearest that are not wanted yet, until there are @count. */
+/* Add the records with the nearest use, until @count are wanted. */
 static void want_nearest(struct spw_state *state, uint32_t count)
 {
 	struct walk walk = spw_state__order_walk(state);
@@ -44,13 +44,13 @@ static void want_nearest(struct spw_state *state, uint32_t count)
 			want(state, number);
 }
 
-/* Still to be used in this pass, and in memory, or about to be. */
+/* Whether this pass still uses a record, which has a buffer. */
 static bool is_early(const struct record *record)
 {
 	return record->place != NONE && !record->used && record->state != RECORD_TAKEN;
 }
 
-/* Of those wanted from @begin on the farthest is not. */
+/* Drop the record with the farthest use from those that are wanted from index @begin on. */
 static void want_one_less(struct spw_state *state, uint32_t begin)
 {
 	uint32_t farthest = begin, last = --state->wanted_count;
@@ -64,7 +64,10 @@ static void want_one_less(struct spw_state *state, uint32_t begin)
 	state->wanted[farthest] = state->wanted[last];
 }
 
-/* What is in memory early; the nearest of it, so that there are no more than @count. */
+/*
+ * Add the records that are in memory before their use in this pass; if more than @count are wanted
+ * then, drop those with the farthest use.
+ */
 static void want_early(struct spw_state *state, uint32_t count)
 {
 	uint32_t begin = state->wanted_count;
@@ -80,7 +83,7 @@ static void want_early(struct spw_state *state, uint32_t count)
 		want_one_less(state, begin);
 }
 
-/* Find what is wanted. */
+/* Find the wanted records; @first, if not NONE, is wanted in any case. */
 static void look(struct spw_state *state, uint32_t first)
 {
 	uint32_t room = state->count.buffers - state->taken;
@@ -96,8 +99,8 @@ static void look(struct spw_state *state, uint32_t first)
 }
 
 /*
- * Of what is not wanted, and in this state, the record that is used last, or NONE. A put that
- * failed in this call is not made again in it.
+ * The record in state @of that is not wanted and has the farthest use, or NONE. A record whose
+ * write failed in this call is skipped: it is not retried before the next call.
  */
 static uint32_t farthest(const struct spw_state *state, enum record_state of)
 {
@@ -121,7 +124,7 @@ static uint32_t farthest(const struct spw_state *state, enum record_state of)
 	return found;
 }
 
-/* Return: whether a buffer is free now. */
+/* Make a buffer free if none is, by dropping a clean record. Return: whether a buffer is free. */
 static bool free_buffer(struct spw_state *state)
 {
 	uint32_t number;
@@ -136,7 +139,7 @@ static bool free_buffer(struct spw_state *state)
 	return true;
 }
 
-/* A read that failed is made again only for a take, once in each. */
+/* A failed read is retried only for a caller that takes the record, once per call. */
 static bool may_load(const struct spw_state *state, uint32_t number, uint32_t first)
 {
 	uint64_t failed = state->records[number].read_failed;
@@ -150,7 +153,7 @@ static bool may_transfer(const struct spw_state *state, uint32_t number, uint32_
 	       state->records[number].object.value == 0;
 }
 
-/* Return: how many of the wanted records have no buffer yet. */
+/* Start reads of wanted records. Return: how many of them still have no buffer. */
 static uint32_t bring(struct spw_state *state, uint32_t first)
 {
 	uint32_t missing = 0;
@@ -164,7 +167,7 @@ static uint32_t bring(struct spw_state *state, uint32_t first)
 		missing++;
 		if (full || !may_load(state, number, first))
 			continue;
-		/* In order: a buffer is not given to one that is used later. */
+		/* Stop at the first record that gets no buffer: later ones must not overtake it. */
 		full = !may_transfer(state, number, first) || !free_buffer(state);
 		if (!full &&
 		    spw_state__transfer_load(state, number,
@@ -174,7 +177,7 @@ static uint32_t bring(struct spw_state *state, uint32_t first)
 	return missing;
 }
 
-/* Buffers that are free, or are about to be without another put. */
+/* The number of buffers that are free, or will be without another write. */
 static uint32_t room_coming(const struct spw_state *state)
 {
 	uint32_t room = state->buffers_free_count;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* state/attach.c - what is durable under the names that were declared is there again */
+/* state/attach.c - spw_state_attach(): restore the declared records from the store's commit */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "state/internal.h"
 #include "state/set.h"
 
-/* What a store takes for anything: spillway/format.h, unless formatted with larger blocks. */
+/* The smallest space that a store allocates, unless it was formatted with larger blocks. */
 #define BLOCK_BYTES 4096u
 /* A commit's description of an object, and of each of its pieces (docs/FORMAT.md). */
 #define OBJECT_ENTRY_BYTES 16u
@@ -15,7 +15,7 @@
 
 /* ---- Room ---- */
 
-/* What two copies have room in: of unequal drives the largest holds no more than the others. */
+/* Room for two copies: the largest drive is used at most as far as all others together. */
 static uint64_t room_of_pairs(const struct spw_state *state, uint32_t drives)
 {
 	uint64_t sum_bytes = 0, largest_bytes = 0;
@@ -31,9 +31,10 @@ static uint64_t room_of_pairs(const struct spw_state *state, uint32_t drives)
 }
 
 /*
- * Every record twice: as it is committed, and as it has been put since; transient ones once. Those
- * whose puts are under way once more. And the descriptions of two commits. With a mirror all of it
- * in two copies; but where a drive is missing or out of service it must go on, if need be with one.
+ * Check that the store has room for: each record twice, as committed and as written since
+ * (transient records once); the records whose puts are in flight; two manifests. With copies = 2
+ * there must be room for two copies, but not while a drive is missing or retired: then the state
+ * must go on, if need be with single copies.
  */
 static int check_room(const struct spw_state *state)
 {
@@ -92,8 +93,9 @@ static const char *difference(const struct record *record, const struct spw_stat
 }
 
 /*
- * @objects: set: of each record, by its number
- * @found:   all false; set: whether the commit has it
+ * Match the commit's entries with the declared records; all must agree.
+ * @objects: in: empty; out: the object of each record
+ * @found:   in: all false; out: all true
  */
 static int match(const struct spw_state *state, const struct state_set *set, spw_object *objects,
 		 bool *found)
@@ -139,7 +141,7 @@ static int keep_extra(struct spw_state *state, const struct spw_state_manifest *
 	return 0;
 }
 
-/* All of it, or nothing. */
+/* Take objects, extra bytes and number of the commit, or change nothing on error. */
 static int take_up(struct spw_state *state, const struct state_set *set)
 {
 	spw_object *objects = calloc(state->count.records, sizeof(*objects));
@@ -159,7 +161,7 @@ static int take_up(struct spw_state *state, const struct state_set *set)
 	return rc;
 }
 
-/* Return: 1 there was something; 0 nothing is committed. */
+/* Return: 1 restored; 0 the store has no commit; or a negative errno. */
 static int attach(struct spw_state *state)
 {
 	struct state_set set;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* state/call.c - what each call begins with */
+/* state/call.c - the checks that each public function begins with */
 #include <errno.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* state/clear.c - a record's bytes are not needed any more */
+/* state/clear.c - spw_state_clear(): drop a record's bytes, which are then all zero */
 #include <errno.h>
 
 #include "state/internal.h"

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* state/commit.c - all records become durable as they are */
+/* state/commit.c - spw_state_commit(): write the changed records and make all records durable */
 #include <errno.h>
 #include <stdlib.h>
 
 #include "state/internal.h"
 #include "state/manifest.h"
 
-/* What goes to the store. */
+/* What the store makes durable: the manifest and the objects that it lists. */
 struct description {
 	uint8_t *bytes;
 	uint64_t len_bytes;
@@ -14,9 +14,9 @@ struct description {
 	uint32_t object_count;
 };
 
-/* ---- What is in memory goes to the drives ---- */
+/* ---- Write the changed records ---- */
 
-/* Until no more than @count puts are under way. */
+/* Wait until at most @count puts are in flight. */
 static int wait_for_puts(struct spw_state *state, uint32_t count)
 {
 	int rc = 0;
@@ -42,7 +42,7 @@ static int check_all_put(const struct spw_state *state)
 	return 0;
 }
 
-/* Each once, in the order of their numbers. */
+/* Write each changed record once, in order of numbers. A failed one is not retried. */
 static int put_all(struct spw_state *state)
 {
 	int rc = 0;
@@ -58,7 +58,7 @@ static int put_all(struct spw_state *state)
 	return rc ? rc : check_all_put(state);
 }
 
-/* ---- Its description ---- */
+/* ---- The manifest ---- */
 
 static void describe_records(const struct spw_state *state, struct description *description,
 			     const struct spw_state_manifest *manifest)

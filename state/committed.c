@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* state/committed.c - what a commit holds, for tools that declare nothing */
+/* state/committed.c - list the records of a store's commit, for tools that do not declare them */
 #include <string.h>
 
 #include <spillway/state.h>

@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * state/manifest.c - encode and decode which records a commit has
+ * state/manifest.c - encode and decode the manifest of a commit, the list of its records
  *
- * Invariants of an intact manifest; decode refuses one that breaks any, and the tests name them by
- * number. docs/FORMAT.md has each field.
+ * Invariants of an intact manifest. Decoding refuses a manifest that breaks one; tests cite the
+ * numbers. docs/FORMAT.md has each field.
  *
- *   MANIFEST-1  Little-endian fields of fixed width. It begins with the magic and ends with the
- *               XXH3-64 of all bytes before. Both, and the version, stay where they are.
- *   MANIFEST-2  total_bytes is its length, which its parts fill exactly: the header, the entries
- *               of all records, the extra bytes, the checksum. Each begins at a multiple of 8.
+ *   MANIFEST-1  Little-endian fields of fixed width. A manifest begins with the magic and ends with
+ *               the XXH3-64 of all bytes before. Both, and the version field, keep their places in
+ *               later versions.
+ *   MANIFEST-2  total_bytes is the manifest's length, and its parts fill it exactly: the header,
+ *               the entries of all records, the extra bytes, the checksum. Each begins at a
+ *               multiple of 8.
  *   MANIFEST-3  There are 1 to SPW_STATE_RECORDS_MAX records. Names have 1 to
- *               SPW_STATE_NAME_BYTES_MAX bytes, none of them 0; shapes at most
- *               SPW_STATE_SHAPE_BYTES_MAX; a record at least 1.
- *   MANIFEST-4  The records that are not zero have the objects 1, 2 ... in this order, and all of
- *               them.
- *   MANIFEST-5  Reserved bytes and those that fill up to a multiple of 8 are zero.
+ *               SPW_STATE_NAME_BYTES_MAX bytes, none of them 0; shapes have at most
+ *               SPW_STATE_SHAPE_BYTES_MAX, records at least 1.
+ *   MANIFEST-4  The records that are not all zero have the commit's objects 1, 2 ... in the order
+ *               of their entries, and each object has a record.
+ *   MANIFEST-5  Reserved bytes and padding are zero.
  */
 #include "state/manifest.h"
 
@@ -111,7 +113,7 @@ uint8_t *spw_state__manifest_begin(uint8_t *bytes, uint64_t total_bytes,
 	return bytes + HEADER_BYTES;
 }
 
-/* With zeros up to the next multiple of 8. Return: behind them. */
+/* Append bytes, and zeros up to @filled_len. Return: the end. */
 static uint8_t *append(uint8_t *at, const void *bytes, uint64_t len, uint64_t filled_len)
 {
 	if (len > 0)
@@ -155,7 +157,10 @@ static bool is_zero(const uint8_t *bytes, size_t len)
 	return len == 0;
 }
 
-/* The checks return NULL, or what is wrong. MANIFEST-2, MANIFEST-3, MANIFEST-5 of the header. */
+/*
+ * Check the header by MANIFEST-2, MANIFEST-3 and MANIFEST-5. This and the other checks return NULL,
+ * or what is wrong.
+ */
 static const char *header_fault(const uint8_t *bytes, size_t len)
 {
 	if (get32(bytes, AT_VERSION) == 0)
@@ -173,7 +178,7 @@ static const char *header_fault(const uint8_t *bytes, size_t len)
 	return NULL;
 }
 
-/* An entry whose texts are known to lie inside. */
+/* Decode an entry. The caller checks that its name and shape lie inside the manifest. */
 static void read_entry(const uint8_t *at, struct spw_state_entry *entry)
 {
 	*entry = (struct spw_state_entry){
@@ -186,7 +191,7 @@ static void read_entry(const uint8_t *at, struct spw_state_entry *entry)
 	};
 }
 
-/* MANIFEST-3 to MANIFEST-5 of the entry at @at, behind which @left bytes are in all. */
+/* Check the entry at @at, of at most @left bytes, by MANIFEST-3 to MANIFEST-5. */
 static const char *entry_fault(const uint8_t *at, uint64_t left, uint32_t *objects)
 {
 	struct spw_state_entry entry;
@@ -216,7 +221,7 @@ static const char *entry_fault(const uint8_t *at, uint64_t left, uint32_t *objec
 	return NULL;
 }
 
-/* MANIFEST-2 of what lies between the header and the checksum. */
+/* Check everything between the header and the checksum. */
 static const char *parts_fault(const uint8_t *bytes, size_t len)
 {
 	const uint8_t *at = bytes + HEADER_BYTES;

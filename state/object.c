@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* state/object.c - records whose objects are the caller's */
+/* state/object.c - get and set the objects of records that the caller reads and writes itself */
 #include <errno.h>
 
 #include "state/internal.h"

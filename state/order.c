@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * state/order.c - in which order records are used: what the caller says of a pass, and the reverse
- * of it after its end
+ * state/order.c - the order of the next uses of records: the rest of the current pass, and then the
+ * same pass reversed
  *
- * A record that is not used yet in this pass is used next at its place, one that was used at its
- * place counted back from the end of the pass that follows. Those that the order does not name
- * are used after all others; of them the one that was taken last comes first.
+ * A record that was not yet used in this pass is used next at its place in the order. A record that
+ * was used comes next in the following pass, which is assumed to run backwards. Records that the
+ * order does not name come after all others, the one that was taken last first.
  */
 #include "state/internal.h"
 

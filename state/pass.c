@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* state/pass.c - the caller says in which order it will take records */
+/* state/pass.c - spw_state_pass(): the order in which the caller will take records */
 #include <errno.h>
 
 #include "state/internal.h"
 
-/* Nothing is changed if it is wrong. */
+/* Check the order of a pass. If it is refused, the pass before goes on. */
 static int check_order(struct spw_state *state, const uint32_t order[], uint32_t count)
 {
 	uint64_t pass = ++state->passes_named;
@@ -40,7 +40,7 @@ int spw_state_pass(struct spw_state *state, const uint32_t order[], uint32_t cou
 	for (uint32_t i = 0; i < state->count.records; i++) {
 		state->records[i].place = NONE;
 		state->records[i].used = false;
-		state->records[i].update = UPDATE_NONE; /* of one that has not ended */
+		state->records[i].update = UPDATE_NONE; /* of an update that has not ended */
 	}
 	for (uint32_t i = 0; i < count; i++) {
 		state->order[i] = order[i];

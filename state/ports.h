@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * state/ports.h - what a state needs from outside: a store
+ * state/ports.h - the store functions that a state calls, as a table that tests can replace
  *
- * A test opens a state with ports of its own. The store is then a handle that only they know. Each
- * function has the contract of the one of spillway/store.h that is named beside it.
+ * A test that opens a state with its own table may pass any handle as the store. Each function has
+ * the contract of the function of spillway/store.h that is named beside it.
  */
 #ifndef SPW_STATE_PORTS_H
 #define SPW_STATE_PORTS_H
@@ -42,14 +42,14 @@ struct spw_state_ports {
 				 uint32_t count); /* spw_store_committed_objects() */
 };
 
-/* The store of spillway/store.h. */
+/* The table of the real store's functions. */
 extern const struct spw_state_ports spw_state__ports_real;
 
-/* spw_state_open() with ports, which must live as long as the state. */
+/* spw_state_open() on another table, which must live as long as the state. */
 int spw_state__open_with(struct spw_store *store, const struct spw_state_opts *opts,
 			 const struct spw_state_ports *ports, struct spw_state **state);
 
-/* spw_state_committed() with ports. */
+/* spw_state_committed() on another table. */
 int spw_state__committed_with(struct spw_store *store, const struct spw_state_ports *ports,
 			      int (*each)(void *context, const char *name, uint64_t len,
 					  const void *shape, size_t shape_len, spw_object object),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* state/record.c - a record's state, its buffer and its name */
+/* state/record.c - change a record's state, give it a buffer, find it by its name */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,9 +10,9 @@
 
 #define BIT(state) (1u << (state))
 
-/* What may follow each state. */
+/* The states that may follow each state. */
 static const uint8_t allowed[RECORD_STATES] = {
-	[RECORD_STORED] = BIT(RECORD_LOADING) | BIT(RECORD_CLEAN), /* read; zeros */
+	[RECORD_STORED] = BIT(RECORD_LOADING) | BIT(RECORD_CLEAN), /* read; or all zero */
 	[RECORD_LOADING] = BIT(RECORD_CLEAN) | BIT(RECORD_STORED), /* or it failed */
 	[RECORD_CLEAN] = BIT(RECORD_TAKEN) | BIT(RECORD_STORED),
 	[RECORD_CHANGED] = BIT(RECORD_TAKEN) | BIT(RECORD_STORING) | BIT(RECORD_STORED),
@@ -20,7 +20,7 @@ static const uint8_t allowed[RECORD_STATES] = {
 	[RECORD_TAKEN] = BIT(RECORD_CLEAN) | BIT(RECORD_CHANGED),
 };
 
-/* How many records are in it, or NULL: not counted. */
+/* The counter of the records in a state, or NULL if it has none. */
 static uint32_t *counter_of(struct spw_state *state, enum record_state of)
 {
 	switch (of) {
@@ -63,7 +63,7 @@ void spw_state__record_put_buffer(struct spw_state *state, uint32_t number)
 {
 	struct record *record = &state->records[number];
 
-	/* STATE-3: CHANGED is cleared; a read that could not be begun has left it STORED. */
+	/* STATE-3; CHANGED if it is cleared, STORED if its read could not be started. */
 	SPW_ASSERT(record->state == RECORD_CLEAN || record->state == RECORD_CHANGED ||
 		   record->state == RECORD_LOADING || record->state == RECORD_STORED);
 	SPW_ASSERT(state->buffer_records[record->buffer] == number);
@@ -77,7 +77,7 @@ void spw_state__record_put_buffer(struct spw_state *state, uint32_t number)
 
 /* ---- Names ---- */
 
-/* Its slot, or the empty one in which it would be. Half of the slots are empty at least. */
+/* The slot of a name, or the empty slot where it belongs. At least half are empty. */
 static uint32_t slot_of(const struct spw_state *state, const char *name, size_t len)
 {
 	uint32_t slot = (uint32_t)XXH3_64bits(name, len) & state->name_mask;

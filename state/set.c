@@ -52,8 +52,8 @@ static int read_objects(struct spw_store *store, const struct spw_state_ports *p
 }
 
 /*
- * Objects that were freed since are those of a commit before the last, or of a state that
- * was closed. Nothing is read: beyond the end of an object there are no bytes.
+ * Check that no object was freed, by a later commit or by closing a state, since the store was
+ * opened. This reads beyond an object's end, which fails without I/O: -ERANGE if the object exists.
  */
 static int check_objects(struct spw_store *store, const struct spw_state_ports *ports,
 			 const struct state_set *set)
@@ -75,7 +75,7 @@ static int check_objects(struct spw_store *store, const struct spw_state_ports *
 	return 0;
 }
 
-/* An object is as long as its record. */
+/* Check that each object is as long as its record. */
 static int check_lens(const struct state_set *set)
 {
 	struct spw_state_manifest manifest = set->manifest;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* state/set.h - what a store has committed, read and checked */
+/* state/set.h - read what a store has committed: its manifest and objects, checked */
 #ifndef SPW_STATE_SET_H
 #define SPW_STATE_SET_H
 
@@ -10,22 +10,22 @@ struct state_set {
 	struct spw_commit_info info;
 	uint8_t *bytes; /* of the manifest */
 	struct spw_state_manifest manifest;
-	spw_object *objects; /* of the manifest, the first is number 1 */
+	spw_object *objects; /* of the manifest, which calls the first one number 1 */
 	uint64_t *lens;
 };
 
 /**
- * spw_state__set_read - what opening the store has restored
- * @set:  to be given to spw_state__set_free() whatever this returns
+ * spw_state__set_read - read and check the commit that opening the store has restored
+ * @set:  pass it to spw_state__set_free(), even after an error
  *
- * Return: 0; -ENODATA nothing is committed; -EALREADY its objects were dropped; -EUCLEAN it is not
- * a state's; -EPROTONOSUPPORT a newer version's; -ENOMEM.
+ * Return: 0; -ENODATA nothing is committed; -EALREADY its objects were freed since; -EUCLEAN it is
+ * damaged or not a state; -EPROTONOSUPPORT a newer version wrote it; -ENOMEM.
  */
 int spw_state__set_read(struct spw_store *store, const struct spw_state_ports *ports,
 			struct state_set *set);
 void spw_state__set_free(struct state_set *set);
 
-/* As spw_state_extra() gives them. Return: 0; -ERANGE. */
+/* Copy the extra bytes of a commit, by the contract of spw_state_extra(). Return: 0; -ERANGE. */
 int spw_state__extra_copy(const void *extra, size_t extra_len, void *to, size_t *len);
 
 #endif

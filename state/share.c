@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* state/share.c - which records of an update are a device's */
+/* state/share.c - divide the records of an update between host and device */
 #include "state/share.h"
 
 #include "util/util.h"
 
-/* Rates change: another model is on the device, or a drive is slower. */
+/* Updates until the device is tried again. Its speed may change, as that of the drives. */
 #define REST_UPDATES 32u
 
 static double ns_per_byte(struct share_work work)
@@ -28,7 +28,10 @@ uint32_t spw_state__share_stride(struct share_work host, struct share_work devic
 	return 1 + SPW_MAX(whole + ((double)whole < times), 1u);
 }
 
-/* The middle one of those that it can: it begins and ends among others, as later ones do. */
+/*
+ * Keep only the middle one of the records that the device can update: there the host is busy before
+ * and after, as it will be in later updates.
+ */
 static void try_one(bool device[], uint32_t count)
 {
 	uint32_t can = 0;
@@ -60,7 +63,7 @@ void spw_state__share_begin(struct share *share, const uint32_t records[], uint3
 		try_one(device, count);
 		return;
 	}
-	/* By their numbers: with the same k the same records, in whatever order they come. */
+	/* Choose by record number, so that the same k gives the same records in any order. */
 	for (uint32_t i = 0; i < count; i++)
 		device[i] = device[i] && records[i] % stride == stride - 1;
 }

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * state/share.h - of an update: which part of it a device does, by what the updates before took
+ * state/share.h - divide the records of an optimizer update between host and device, by the time
+ * that each needed in the updates before
  *
- * A record that the device updates goes there, is updated and comes back while the host updates
- * others. It costs the host nothing where the device is done before the host has done the rest:
+ * While the device copies, updates and returns its record, the host updates the others. This costs
+ * no time if the device finishes before the host does:
  *
- *   t_cpu   what the host takes for a record, from when it has it until it gives it back
- *   t_gpu   what the device takes for one: both copies and the arithmetic, one after the other
- *   k       of k records one is the device's: (k - 1) t_cpu >= t_gpu,
+ *   t_cpu   time that the host needs for a record, from its take to its release
+ *   t_gpu   time that the device needs for one: copy in, arithmetic, copy out
+ *   k       the device updates one record of k: (k - 1) t_cpu >= t_gpu,
  *           so k = 1 + ceil(t_gpu / t_cpu)
  *
- * Pure: no clock, thread or I/O. What is measured is told, in ns and bytes of records.
+ * Pure: no clock, thread or I/O. The caller passes what it has measured, in ns and bytes.
  */
 #ifndef SPW_STATE_SHARE_H
 #define SPW_STATE_SHARE_H
@@ -23,43 +24,42 @@ struct share_work {
 };
 
 struct share {
-	uint32_t given;  /* k, if the caller has said it; else 0 */
-	uint32_t stride; /* k; 0: nothing is the device's */
+	uint32_t given;  /* k, if the caller has fixed it; else 0 */
+	uint32_t stride; /* measured k; 0: the device updates nothing */
 	uint32_t rest;   /* updates that the host does alone before the device is tried again */
-	bool warm;       /* both have updated something: memory and code are there */
+	bool warm;       /* host and device have run once: memory is allocated, code is loaded */
 	bool trial;      /* this update has one record on the device, to see what it takes */
 
 	/* this update */
 	struct share_work host, device;
-	uint64_t waited_ns; /* for drives, of all updates and whatever else, when it began */
+	uint64_t waited_ns; /* for drives, in total, when this update began */
 	uint32_t records;
 	uint32_t left; /* not released yet */
 };
 
-/* Why nothing is the device's after an update. */
+/* Why the device gets no records in the next updates. */
 enum share_off {
 	SHARE_ON,
-	SHARE_OFF_SLOW,   /* the device takes longer than the host for all of the rest */
-	SHARE_OFF_DRIVES, /* drives are waited for, for as long as the device saves */
+	SHARE_OFF_SLOW,   /* the device needs longer than the host for all other records */
+	SHARE_OFF_DRIVES, /* the update waits for drives as long as the device would save */
 };
 
-/* 1 + ceil(device / host); UINT32_MAX where that is more. Neither may be without bytes. */
+/* k = 1 + ceil(device / host), at most UINT32_MAX. Neither may have 0 bytes. */
 uint32_t spw_state__share_stride(struct share_work host, struct share_work device);
 
 /**
- * spw_state__share_begin - an update begins
- * @records:    of it
- * @device:     in: a device can update it; out: it is to
- * @waited_ns:  for drives, so far
+ * spw_state__share_begin - choose the records that the device updates
+ * @records:    of the update
+ * @device:     in: the device is able to update the record; out: the device updates it
+ * @waited_ns:  for drives, in total so far
  */
 void spw_state__share_begin(struct share *share, const uint32_t records[], uint32_t count,
 			    bool device[], uint64_t waited_ns);
 
-/* A record was released. Return: whether it was the last, so that spw_state__share_end()
- * follows. */
+/* Count a released record. Return: it was the last, call spw_state__share_end() now. */
 bool spw_state__share_given(struct share *share);
 
-/* Decide on the updates that come. */
+/* Choose k for the next updates by this update's times, or stop using the device for a while. */
 enum share_off spw_state__share_end(struct share *share, uint64_t waited_ns);
 
 #endif

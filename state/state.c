@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* state/state.c - open and close a state, declare its records, count */
+/* state/state.c - open and close a state, declare its records, return its statistics */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "state/manifest.h"
 
 #define RECORD_BYTES_LIMIT (UINT64_C(1) << 40)
-/* A drive with this many chunks to write or read is as fast as it can be. */
+/* This many chunks in flight keep a drive at full speed. */
 #define CHUNKS_IN_FLIGHT 4u
 
 void spw_state_opts_init(struct spw_state_opts *opts, size_t size)
@@ -60,9 +60,9 @@ static int check_opts(const struct spw_state_opts *opts)
 }
 
 /*
- * How many records are read, and how many written, at a time: while the end of one is on its way,
- * drives that have no more of it serve the next. And more where a record is so short that it does
- * not keep all drives busy.
+ * How many records are read, and how many written, at a time. At least two, so that drives that
+ * have finished their chunks of one record have chunks of the next; more if records are too short
+ * to keep all drives busy.
  */
 static uint32_t transfers_of(const struct spw_state *state)
 {
@@ -78,7 +78,7 @@ static uint32_t transfers_of(const struct spw_state *state)
 	return (uint32_t)SPW_MIN(transfers, TRANSFERS_MAX / 2);
 }
 
-/* From the arena, so drives need no copy. */
+/* Allocate the buffers in the store's arena, so that transfers need no bounce buffer. */
 static int get_buffers(struct spw_state *state)
 {
 	uint32_t count = state->count.buffers;
@@ -154,7 +154,7 @@ int spw_state_open(struct spw_store *store, const struct spw_state_opts *opts,
 	return spw_state__open_with(store, opts, &spw_state__ports_real, out);
 }
 
-/* What a child of fork(2) has of it, too. */
+/* Free the memory of the process; a child of fork(2) has a copy of it. */
 static void free_memory(struct spw_state *state)
 {
 	for (uint32_t i = 0; i < state->count.records; i++) {
@@ -227,7 +227,7 @@ static int check_add(struct spw_state *state, const char *name, uint64_t len, ui
 	return 0;
 }
 
-/* Of a record that commits have. */
+/* Check that the manifest has room for the record's entry. */
 static int check_entry(const struct spw_state *state, const char *name, size_t shape_len)
 {
 	if (spw_state__manifest_bytes(0) + state->entries_bytes +
@@ -255,7 +255,7 @@ static int grow_records(struct spw_state *state)
 	return 0;
 }
 
-/* Return: 0; -ENOMEM, and nothing is added. */
+/* Add a record. Return: 0; -ENOMEM, and nothing has changed. */
 static int add(struct spw_state *state, const struct record *added)
 {
 	if (!added->name || !added->shape || grow_records(state))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* state/take.c - the caller uses a record */
+/* state/take.c - spw_state_take() and spw_state_give(): the caller uses a record's buffer */
 #include <errno.h>
 
 #include "state/internal.h"
@@ -20,7 +20,7 @@ static int check_take(struct spw_state *state, uint32_t number)
 	return 0;
 }
 
-/* Nothing is under way, and the record has no buffer: what would make room could not be put. */
+/* No buffer, and no transfer in flight: a write that would have made room has failed. */
 static int no_room(const struct spw_state *state, const struct record *record)
 {
 	const struct failure *failure = &state->write_failure;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* state/transfer.c - records go to the drives and come back */
+/* state/transfer.c - read records from the drives and write them there, and handle the results */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "state/internal.h"
 
-/* To be called at once: the words are those of the thread's last error. */
+/* Call this at once after the failure: it copies the thread's last error message. */
 static void note_failure(struct spw_state *state, struct failure *failure, int error)
 {
 	failure->call = state->calls;
@@ -25,7 +25,7 @@ static void read_failed(struct spw_state *state, uint32_t number, int error)
 		state->read_failure.words);
 }
 
-/* It stays as it is in memory. A record is in the log once, until it has been written. */
+/* The record keeps its bytes in memory. Its failures are logged once, until a write succeeds. */
 static void write_failed(struct spw_state *state, uint32_t number, int error)
 {
 	struct record *record = &state->records[number];

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* state/update.c - a pass of which a device does a part, and what both take for theirs */
+/*
+ * state/update.c - spw_state_update(): a pass in which a device updates some of the records, and
+ * the times that host and device need
+ */
 #include <errno.h>
 
 #include "state/internal.h"
@@ -50,7 +53,7 @@ static void host_did(struct spw_state *state, const struct record *record)
 	state->count.host_ns += ns;
 }
 
-/* What is decided for the updates that come is said where it is another than before. */
+/* Decide how the next updates are shared. Log the decision if it has changed. */
 static void end(struct spw_state *state)
 {
 	static const char *const reasons[] = {
