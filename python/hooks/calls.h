@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/calls.h - what the hooks call in the library, in PyTorch and in the Python package */
+/*
+ * hooks/calls.h - tables of what the hooks call in the library, in PyTorch and in the Python
+ * package
+ */
 #ifndef SPW_HOOKS_CALLS_H
 #define SPW_HOOKS_CALLS_H
 
@@ -7,7 +10,7 @@
 
 #include <spillway/cache.h>
 
-/* Functions of the library, in the order of their addresses in hooks_loader.py. */
+/* Functions of the library. hooks_loader.py passes their addresses in this order. */
 struct library {
 	__typeof__(&spw_cache_offer_hint) offer_hint;
 	__typeof__(&spw_cache_take) take;
@@ -25,7 +28,7 @@ struct library {
 	__typeof__(&spw_cache_drain_device) drain_device;
 };
 
-/* An attribute of a type. */
+/* A C-level attribute of a Python type, read without a lookup by name. */
 struct attribute {
 	PyObject *descriptor;
 	descrgetfunc get;
@@ -50,17 +53,17 @@ struct attribute {
 	X(uint8) X(bytes_of) /* a part of a tensor's storage, as bytes */ \
 	X(stop) /* the exception that ends recomputation early */
 
-/* Names that are looked up, and their texts. */
+/* Attributes and methods that are looked up by name. */
 #define NAMES(X) \
 	X(mark, "_TE_do_not_offload") X(data, "data") X(pack_watched, "_pack_watched") \
 	X(use_watched, "_use_watched") X(meet, "_meet") X(unpack, "unpack") \
 	X(finish, "_finish") X(handle, "handle") X(compute, "compute") \
 	X(save_part, "_save_part") X(type, "type") X(acquire, "acquire") X(release, "release") \
-	/* of spillway._gpu.accelerator.Table */ \
+	/* methods of spillway._gpu.accelerator.Table */ \
 	X(capturing, "capturing") X(current_stream, "current_stream") X(new_stream, "new_stream") \
 	X(record, "record") X(mark_event, "mark") X(wait, "wait") X(done, "done") \
 	X(finish_event, "finish") X(keep, "keep") X(copy, "copy") X(empty, "empty") \
-	/* of DeviceTimes, of a Port and of DeviceTensors */ \
+	/* methods of DeviceTimes, Port and DeviceTensors */ \
 	X(begin, "begin") X(waits, "waits") X(ended, "ended") X(news, "news") X(tell, "tell") \
 	X(come, "come") X(stands, "stands") X(border, "border") X(device, "device") \
 	X(elements, "_elements") X(bytes_at, "_bytes_at") X(failed, "_failed") \
@@ -86,7 +89,7 @@ struct names {
 #undef MEMBER
 };
 
-/* An element type. */
+/* An element type of PyTorch, with its DLPack code. */
 struct dtype {
 	PyObject *dtype;
 	uint8_t itemsize, code, bits;
@@ -100,9 +103,9 @@ extern struct torch torch;
 extern struct names names;
 
 int make_names(void);
-/* connect(addresses of the library's functions, objects of PyTorch by name, element types) */
+/* Python's connect(addresses of library functions, PyTorch's objects by name, element types) */
 PyObject *connect_calls(PyObject *module, PyObject *args);
-/* NULL without an exception: an unknown type, such as that of quantized tensors. */
+/* Find an element type. Return: NULL without an exception if unknown, as for quantized tensors. */
 const struct dtype *dtype_of(PyObject *tensor);
 const struct dtype *dtype_find(PyObject *dtype);
 

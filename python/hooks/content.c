@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/content.c - storages, their contents, and whether these were modified */
+/* hooks/content.c - track storages and their contents, and detect in-place modification */
 #include "content.h"
 
 static struct version *version_new(PyObject *tensor, int64_t number, uint64_t epoch, uint64_t step)
@@ -33,7 +33,7 @@ void version_drop(struct version *version)
 	PyMem_Free(version);
 }
 
-/* A new reference. NULL: no tensor shares the version counter any more. */
+/* Get a tensor that shares the version counter. Return: a new reference; NULL if none is alive. */
 static PyObject *version_witness(const struct version *version)
 {
 	PyObject *witness;
@@ -130,7 +130,7 @@ void version_part(struct version *version, PyObject *held, bool is_shown, PyObje
 		counter = tensor_counted_by(held, nothing);
 	else
 		counter = PyObject_SetAttr(held, names.data, nothing) ? NULL : new_ref(held);
-	/* Inside a torch.func transform .data cannot be set: later changes go unnoticed. */
+	/* Inside a torch.func transform .data cannot be set, so later changes go unnoticed. */
 	if (!counter && PyErr_Occurred() && !was_refused())
 		PyErr_WriteUnraisable(held);
 	set_ref(&version->counter, counter);
@@ -208,6 +208,6 @@ void record_moved(struct record *record, struct version *version, PyObject *held
 		version->moved = new_ref(held);
 	if (record->version != version)
 		return;
-	record->version = NULL; /* else the storage would keep itself alive */
+	record->version = NULL; /* otherwise its reference would keep the storage alive */
 	version_drop(version);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/lease.c - memory of the cache that tensors use, and closing after the last of them */
+/* hooks/lease.c - make tensors on memory of the cache, and let it close after the last of them */
 #include "lease.h"
 
 #include <stdlib.h>
@@ -57,7 +57,7 @@ void leases_user_begins(struct leases *leases)
 	atomic_fetch_add(&leases->users, 1);
 }
 
-/* The last user of a cache that is waiting to close has ended. */
+/* The last user has ended, and the cache is waiting to close: close it. Runs on any thread. */
 static void leases_finish(struct leases *leases)
 {
 	PyObject *closer = NULL, *result, *type, *value, *traceback;
@@ -136,7 +136,7 @@ static void lease_end(struct dl_managed *managed)
 	free(lease);
 }
 
-/* @values: number of sizes and strides. Ends the use of @leases if it fails. */
+/* @values: number of sizes and strides. On failure ends the caller's use of @leases. */
 static struct lease *lease_new(struct leases *leases, const struct spw_taken *taken, size_t values)
 {
 	struct lease *lease = malloc(sizeof(*lease) + values * sizeof(lease->sizes[0]));
@@ -177,7 +177,7 @@ PyObject *lease_tensor(struct leases *leases, const struct spw_taken *taken,
 	memcpy(lease->sizes, shape->sizes, 2 * (size_t)dims * sizeof(lease->sizes[0]));
 	capsule = PyCapsule_New(&lease->managed, DLPACK_NAME, NULL);
 	tensor = capsule ? call(torch.from_dlpack, capsule) : NULL;
-	/* A capsule that has become a tensor was renamed. */
+	/* PyTorch renames a capsule whose memory it takes over. If it has not, end the lease. */
 	if (!tensor && (!capsule || PyCapsule_IsValid(capsule, DLPACK_NAME)))
 		lease_end(&lease->managed);
 	Py_XDECREF(capsule);
@@ -237,7 +237,7 @@ static PyObject *leases_busy(PyObject *object, PyObject *closer)
 	atomic_store(&leases->waited_for, true);
 	if (atomic_load(&leases->users) > 0)
 		Py_RETURN_TRUE;
-	/* Another thread has cleared it, is waiting for the GIL, and will finish. */
+	/* Another thread has cleared the flag, is waiting for the GIL, and will close the cache. */
 	if (!atomic_exchange(&leases->waited_for, false))
 		Py_RETURN_TRUE;
 	Py_CLEAR(leases->closer);

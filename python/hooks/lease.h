@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/lease.h - memory of the cache that tensors use */
+/* hooks/lease.h - leases: tensors on memory of the cache, and a count of who still uses it */
 #ifndef SPW_HOOKS_LEASE_H
 #define SPW_HOOKS_LEASE_H
 
@@ -9,11 +9,11 @@
 
 struct leases {
 	_Atomic uint32_t references;
-	_Atomic uint64_t users;            /* leases, and threads inside take */
-	_Atomic bool waited_for;           /* the last user lets the cache close */
-	_Atomic(struct spw_cache *) open;  /* NULL: closed, except for returning leases */
-	_Atomic(struct spw_cache *) cache; /* NULL: of a parent process */
-	PyObject *closer;                  /* the Python cache, while it is waited for */
+	_Atomic uint64_t users;            /* leases, and threads inside spw_cache_take() */
+	_Atomic bool waited_for;           /* the cache is closing and waits for the last user */
+	_Atomic(struct spw_cache *) open;  /* NULL once closed: only leases can be returned */
+	_Atomic(struct spw_cache *) cache; /* NULL in a child of fork() */
+	PyObject *closer;                  /* the Python cache object, while waited_for */
 };
 
 struct leases_object {
@@ -23,16 +23,16 @@ struct leases_object {
 extern PyTypeObject *leases_type;
 extern PyType_Spec leases_spec;
 
-/* Return: the Python object, a new reference */
+/* Create struct leases. Return: its Python object, a new reference; NULL with an exception. */
 PyObject *leases_new(struct spw_cache *cache);
 void leases_hold(struct leases *leases);
 void leases_drop(struct leases *leases);
-/* The cache stays open until the user has ended. */
+/* Count a user of the cache, which stays open until the user has ended. */
 void leases_user_begins(struct leases *leases);
 void leases_user_ended(struct leases *leases);
-/* NULL with an exception: the cache is closed. @cache: the Python object */
+/* Get the open cache. Return: NULL with an exception if it is closed. @cache: the Python object */
 struct spw_cache *leases_cache(struct leases *leases, PyObject *cache);
-/* Sets the exception for a negative result of the library. */
+/* Raise the exception for a negative result of the library. */
 void raise_error(int result);
 
 struct shape {
@@ -42,8 +42,8 @@ struct shape {
 };
 
 /*
- * A tensor on the memory of a lease. The lease, and the use of @leases that began before the take,
- * end with the tensor, or at once if it cannot be made.
+ * Make a tensor on the memory of a lease. The lease, and the caller's use of @leases
+ * (leases_user_begins()), end with the tensor, or at once if it cannot be made.
  */
 PyObject *lease_tensor(struct leases *leases, const struct spw_taken *taken,
 		       const struct shape *shape);

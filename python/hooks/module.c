@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/module.c - the module, and the session as a type, from which the package derives its own */
+/* hooks/module.c - the extension module, and Session, the base of the package's session type */
 #include "lease.h"
 #include "on_device.h"
 #include "port.h"
@@ -22,7 +22,7 @@ static PyObject *session_prune_now(PyObject *object, PyObject *Py_UNUSED(unused)
 	Py_RETURN_NONE;
 }
 
-/* The cache is closed and no longer reads memory. */
+/* Forget owners and storages, after the cache has closed and no longer reads memory. */
 static PyObject *session_forget(PyObject *object, PyObject *Py_UNUSED(unused))
 {
 	struct session *session = (struct session *)object;
@@ -40,7 +40,7 @@ static PyObject *session_counts(PyObject *object, PyObject *Py_UNUSED(unused))
 			     PyDict_Size(session->records));
 }
 
-/* Session(cache): creates struct leases, which becomes an attribute of the cache. */
+/* Python's Session(cache): creates struct leases, which becomes an attribute of the cache. */
 static PyObject *session_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	PyObject *cache, *leases;

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * hooks/object.h - Python's limited API, and small helpers on its objects
+ * hooks/object.h - Python's limited API, small helpers on its objects, and what the hooks are
  *
  * The hooks move plain tensors between autograd and the tensor cache. A hook runs right after an
- * operation has swept the CPU caches, so its time is that of the memory it touches; the same steps
- * in Python touch several times as much. Rare work (recorded steps, lazily conjugated tensors,
- * errors) is left to the Python package. So are device times and all calls into a device, which go
+ * operation has displaced the CPU caches, so its cost is the memory that it touches; the same steps
+ * in Python touch several times as much. The Python package does the rare work (recorded steps,
+ * lazily conjugated tensors, errors), measures device times, and makes all calls into a device,
  * through a spillway._gpu.accelerator.Table.
  *
  * One build serves every version of Python and PyTorch: it uses the limited API of Python 3.11,
  * calls PyTorch's methods as Python objects, and turns memory of the cache into a tensor by DLPack,
  * whose deleter may run on any thread, without the GIL.
  *
- * Threads    The GIL protects everything except the end of a lease and struct leases, which is
+ * Threads    The GIL protects everything but leases: they end on any thread, and struct leases is
  *            atomic.
  * Lifetime   A saved tensor holds a reference to its session. A lease holds only struct leases,
  *            which outlives the session.
@@ -45,7 +45,7 @@
 	((condition) ? (void)0 \
 		     : Py_FatalError(__FILE__ ":" SPW_ASSERT_TEXT(__LINE__) ": not " #condition))
 
-/* Whether this thread holds the GIL; if not, PyThreadState_Get() itself ends the process. */
+/* Whether this thread holds the GIL; without it PyThreadState_Get() ends the process. */
 static inline bool gil_is_held(void)
 {
 	return PyThreadState_Get() != NULL;
@@ -61,7 +61,7 @@ static inline void *new_ref(void *object)
 	return object;
 }
 
-/* Replaces the reference at @place by @object, whose reference is consumed. */
+/* Replace the reference at @place by @object. Consumes the reference to @object. */
 static inline void set_ref(PyObject **place, PyObject *object)
 {
 	PyObject *before = *place;
@@ -76,14 +76,14 @@ static inline PyObject *call(PyObject *function, PyObject *argument)
 	return PyObject_CallFunctionObjArgs(function, argument, NULL);
 }
 
-/* Drops the result of a call. Return: 0; -1 there is none, with an exception. */
+/* Drop the result of a call. Return: 0; -1 with an exception if the call failed. */
 static inline int ignore(PyObject *result)
 {
 	Py_XDECREF(result);
 	return result ? 0 : -1;
 }
 
-/* Frees an object of a heap type, which holds a reference to that type. */
+/* Free an object of a heap type, and its reference to that type. */
 static inline void object_free(PyObject *object)
 {
 	PyTypeObject *type = Py_TYPE(object);
@@ -93,8 +93,8 @@ static inline void object_free(PyObject *object)
 }
 
 /*
- * The following consume their reference. Return: 0, of to_bool() the truth value; -1 with an
- * exception, also if @number is NULL.
+ * These convert a number and consume its reference. Return: 0, but to_bool() the truth value; -1
+ * with an exception, also if the number is NULL because the call that should have made it failed.
  */
 static inline int to_int64(PyObject *number, int64_t *value)
 {

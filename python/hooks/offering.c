@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/offering.c - a tensor of a device is saved: offered to the cache, and copied out */
+/* hooks/offering.c - save a tensor of a device: offer it to the cache and copy it out */
 #include "offering.h"
 #include "part.h"
 #include "recompute.h"
@@ -8,7 +8,7 @@
 
 #define WORD_BYTES 8
 
-/* A copy that cannot begin returns its staging memory; the tensor stays on the device. */
+/* Return the staging memory of a copy that could not start; the tensor stays on the device. */
 static int not_copied(struct on_device *on, struct spw_cache *cache, uint64_t number)
 {
 	PyObject *type, *value, *traceback, *result;
@@ -28,7 +28,7 @@ static int not_copied(struct on_device *on, struct spw_cache *cache, uint64_t nu
 	return ignore(result);
 }
 
-/* Orders streams after earlier copies, so that the memory of these can be dropped. */
+/* Make streams wait for earlier copies out, so that the copied tensors' memory can be dropped. */
 static int order(struct on_device *on, struct spw_cache *cache, const struct offering *offering)
 {
 	spw_tensor next = offering->copy.order;
@@ -51,7 +51,7 @@ static int order(struct on_device *on, struct spw_cache *cache, const struct off
 	return since ? 0 : -1;
 }
 
-/* Begins the copy that the cache has asked for last. */
+/* Start the copy out that the cache asked for in its answer to the offer. */
 static int copy_out(struct on_device *on, struct spw_cache *cache, const struct offering *offering)
 {
 	struct saved *saved = offering->saved;
@@ -81,7 +81,7 @@ static int copy_out(struct on_device *on, struct spw_cache *cache, const struct 
 	return order(on, cache, offering);
 }
 
-/* Computes the checksums, once for all users. Return: 1; 0 no memory for them; -1 */
+/* Compute the tensor's checksums, once for all users. Return: 1; 0 no memory for them; -1 */
 static int note_checksums(struct on_device *on, const struct offering *offering)
 {
 	struct users *users = users_of(on, offering->saved);
@@ -102,8 +102,8 @@ static int note_checksums(struct on_device *on, const struct offering *offering)
 }
 
 /*
- * Keeps checksums instead of the memory. Without memory for these it is kept.
- * Return: what became of the offer; -1
+ * Discard the tensor and keep its checksums, to check the recomputation; keep the tensor if there
+ * is no memory for checksums. Return: the result of the offer; -1
  */
 static int discard(struct on_device *on, struct spw_cache *cache, const struct offering *offering,
 		   const struct seen *seen)
@@ -117,7 +117,7 @@ static int discard(struct on_device *on, struct spw_cache *cache, const struct o
 			return SPW_OFFER_KEEP;
 		if (result < 0)
 			raise_error(result);
-		result = SPW_OFFER_KEEP; /* the entry has its bytes already */
+		result = SPW_OFFER_KEEP; /* the entry has its bytes already, from another user */
 	}
 	owner_end(&on->owners, owner_of(&on->owners, offering->offer.owner));
 	if (PyErr_Occurred())
@@ -153,7 +153,7 @@ int offering_own(struct on_device *on, struct offering *offering, const struct s
 	return 0;
 }
 
-/* Notices modifications from now on, of a tensor that may leave the device. */
+/* From now on detect modifications of a tensor that may leave the device. */
 static void offering_watch(struct offering *offering, bool is_held)
 {
 	struct version *version = offering->saved->version;
@@ -177,7 +177,7 @@ static enum spw_cache_hint hint_there(const struct saved *saved, const struct se
 	return hint;
 }
 
-/* With the lock. Return: what became of the offer; a negative errno, or -1 with an exception */
+/* The caller holds on->lock. Return: the offer's result; a negative errno; -1 with an exception */
 static int offer_make(struct on_device *on, struct spw_cache *cache, struct offering *offering,
 		      const struct seen *seen, struct record *record)
 {
@@ -215,8 +215,8 @@ static int offer_make(struct on_device *on, struct spw_cache *cache, struct offe
 }
 
 /*
- * Waits for a write or a copy to end. The host runs ahead of the device, so this costs only its
- * lead. Return: 1 waited; 0 there is nothing to wait for; -1
+ * Wait for a write or copy to complete. The host runs ahead of the device, so waiting costs the
+ * host only its lead. Return: 1 waited; 0 there is nothing to wait for; -1
  */
 static int wait_for_staging(struct on_device *on, struct spw_cache *cache)
 {
@@ -232,7 +232,7 @@ static int wait_for_staging(struct on_device *on, struct spw_cache *cache)
 		return -1;
 	oldest = port_oldest_out(on->port);
 	on_unlock(on);
-	if (!oldest) /* an interrupt came between a copy's end and on_tell() */
+	if (!oldest) /* a signal came after the copy had ended and before on_tell() */
 		return 0;
 	done = PyObject_CallMethodObjArgs(on->port->table, names.finish_event, oldest, NULL);
 	Py_DECREF(oldest);
@@ -243,7 +243,7 @@ static int wait_for_staging(struct on_device *on, struct spw_cache *cache)
 	return ignore(done) ? -1 : 1;
 }
 
-/* Waits until there is staging memory, or the tensor is kept. Return: 0; -1 */
+/* Wait until there is staging memory for the copy, or the cache keeps the tensor. Return: 0; -1 */
 static int offer_waiting(struct on_device *on, struct spw_cache *cache, struct offering *offering)
 {
 	int result = SPW_OFFER_WAIT, rc = 1;
@@ -266,7 +266,7 @@ static int offer_waiting(struct on_device *on, struct spw_cache *cache, struct o
 	return rc < 0 ? -1 : 0;
 }
 
-/* Return: 0; 1 the caller has to keep it; -1 */
+/* Return: 0; 1 the caller has to keep the tensor; -1 */
 static int offer(struct on_device *on, struct offering *offering, const struct seen *seen,
 		 struct record *record)
 {
@@ -292,7 +292,10 @@ static int offer(struct on_device *on, struct offering *offering, const struct s
 	return result < 0 || (seen->as == SEEN_INPUT && result == SPW_OFFER_AGAIN);
 }
 
-/* Return: (type, size, stride) if its elements fill its range; None; NULL */
+/*
+ * Return: (type, size, stride) if the tensor's elements fill its range of the storage without gaps;
+ * None if not; NULL
+ */
 static PyObject *shape_of(const struct saved *saved, const struct seen *seen)
 {
 	Py_ssize_t dims = saved_dims(saved);
@@ -308,7 +311,7 @@ static PyObject *shape_of(const struct saved *saved, const struct seen *seen)
 	return PyTuple_Pack(3, saved->dtype->dtype, seen->shape, seen->stride);
 }
 
-/* Return: 0; 1 the caller has to keep it; -1 */
+/* Return: 0; 1 the caller has to keep the tensor; -1 */
 static int saved_place(struct saved *saved, struct on_device *on, struct seen *seen,
 		       struct spw_offer *filled)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/offering.h - a tensor of a device is saved */
+/* hooks/offering.h - save a tensor of a device: offer it to the cache and copy it out */
 #ifndef SPW_HOOKS_OFFERING_H
 #define SPW_HOOKS_OFFERING_H
 
@@ -11,13 +11,16 @@ struct offering {
 	struct spw_offer offer;
 	struct spw_copy copy;
 	PyObject *held;
-	PyObject *stream, *produced; /* that computed it, and the event after that */
+	PyObject *stream, *produced; /* the stream that computed it, and an event after that */
 };
 
-/* Adds the owner before the call that hands its token to the cache. Return: 0; -1 */
+/* Register the owner; call this before the offer hands its token to the cache. Return: 0; -1 */
 int offering_own(struct on_device *on, struct offering *offering, const struct seen *seen,
 		 struct record *record, struct version *version);
-/* Return: a saved tensor; None if the caller has to keep the tensor; NULL */
+/*
+ * Save a tensor of a device. Return: a saved tensor; None if the caller has to keep the tensor in
+ * memory; NULL with an exception.
+ */
 PyObject *on_device_save(struct on_device *on, struct session *session, struct seen *seen);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/on_device.c - tensors of devices, as a Python object */
+/* hooks/on_device.c - OnDevice, the Python type for a session's tensors on devices */
 #include "on_device.h"
 #include "using.h"
 
@@ -10,7 +10,7 @@ struct on_device *on_device_now(const struct session *session)
 		       : NULL;
 }
 
-/* restore(saved tensor, tensor, frame) */
+/* Python's restore(saved tensor, recomputed tensor, frame) */
 static PyObject *restore_now(PyObject *object, PyObject *args)
 {
 	struct on_device *on = (struct on_device *)object;
@@ -26,7 +26,10 @@ static PyObject *restore_now(PyObject *object, PyObject *args)
 	Py_RETURN_NONE;
 }
 
-/* OnDevice(port, cache, which has leases, lock, whether a thread is told of copies) */
+/*
+ * Python's OnDevice(port, cache, lock, notifies): the cache must have a session, and so leases;
+ * notifies: whether a thread is told of copies out
+ */
 static PyObject *on_device_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	PyObject *port, *cache, *lock, *leases;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/on_device.h - tensors of devices, as a Python object */
+/* hooks/on_device.h - OnDevice, the Python type for a session's tensors on devices */
 #ifndef SPW_HOOKS_ON_DEVICE_H
 #define SPW_HOOKS_ON_DEVICE_H
 
@@ -8,7 +8,7 @@
 extern PyTypeObject *on_device_type;
 extern PyType_Spec on_device_spec;
 
-/* NULL: the session has met no device. */
+/* Get the session's OnDevice. Return: NULL if no tensor of a device was saved yet. */
 struct on_device *on_device_now(const struct session *session);
 
 #endif

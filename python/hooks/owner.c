@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/owner.c - memory that the cache may still read, held until its token is reaped */
+/* hooks/owner.c - owners: tensors that the cache may still read, held until it reaps their token */
 #include "owner.h"
 
 #define OWNERS_FIRST 64
 #define PLACE_BITS   24
 
-/* A token has a place and, because places are reused, a serial number. */
+/* A token is the owner's index and, because indices are reused, a serial number. */
 static uint64_t token_of(uint32_t place, uint64_t serial)
 {
 	return serial << PLACE_BITS | place;

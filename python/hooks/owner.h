@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/owner.h - memory that the cache may still read, held until its token is reaped */
+/* hooks/owner.h - owners: tensors that the cache may still read, held until it reaps their token */
 #ifndef SPW_HOOKS_OWNER_H
 #define SPW_HOOKS_OWNER_H
 
@@ -11,39 +11,42 @@ struct owner {
 	struct version *version;
 	struct record *record;
 	uint64_t address; /* of the tensor's first element when it was offered */
-	uint32_t next;    /* the next free one, + 1 */
-	/* the tensor has no graph: it may be held for long, and handed out */
+	uint32_t next;    /* index of the next free owner, + 1; 0: none */
+	/* the tensor is detached from its graph: it may be held for long, and handed out */
 	bool is_held;
 	bool is_shown; /* it was handed out */
-	/* on a device: an empty tensor there; the computing stream, the event after it; or NULL */
+	/* device only: an empty tensor there, the computing stream, an event after that; or NULL */
 	PyObject *nothing, *stream, *produced;
 };
 
 struct owners {
 	struct owner *all;
-	uint32_t max, free, held; /* free: the first free one, + 1 */
+	uint32_t max, free, held; /* free: index of the first free owner, + 1 */
 	uint64_t serial;
 };
 
-/* @tensor: with its graph, and its first element at @address. Return: its token; 0 with an error */
+/*
+ * Register an owner. @tensor: still with its graph, first element at @address. Return: its token; 0
+ * with an exception
+ */
 uint64_t owner_add(struct owners *owners, PyObject *tensor, struct version *version,
 		   struct record *record, uint64_t address);
-/* Replaces the tensor by @held, without the graph. Return: whether the token is still out */
+/* Replace the owner's tensor by @held, without its graph. Return: false: the token was reaped */
 bool owner_hold(struct owners *owners, uint64_t token, PyObject *held);
-/* NULL without an exception: the token was reaped. */
+/* Find an owner. Return: NULL without an exception if its token was reaped. */
 struct owner *owner_of(const struct owners *owners, uint64_t token);
-/* Frees its place. The caller passes the result to owner_drop(), which may run any Python code. */
+/* Remove an owner. The caller passes the result to owner_drop(), which may run any Python code. */
 struct owner owner_remove(struct owners *owners, struct owner *owner);
 void owner_drop(const struct owner *removed);
-/* Both at once. */
+/* owner_remove() and owner_drop(). */
 void owner_end(struct owners *owners, struct owner *owner);
-/* Ends all of them. */
+/* End all owners. */
 void owners_end(struct owners *owners);
 /*
- * The cache no longer needs the memory: records on the version whether it was modified while the
- * cache still read it, or replaced. A tensor that is sent to another process, or resized, moves its
- * bytes to other memory, and its former memory may have been reused before the cache read it.
- * Switches to no other thread.
+ * The cache no longer reads the memory: note in the version whether the memory was modified or
+ * replaced while the cache still read it. Sending a tensor to another process, or resizing it,
+ * moves its bytes, and the old memory may have been reused before the cache read it. Never switches
+ * threads.
  */
 void owner_mark(const struct owner *owner);
 

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/part.c - whether a tensor is offered, and which part of its storage it is */
+/* hooks/part.c - decide whether a tensor is offered, and find its part of the storage */
 #include "part.h"
 #include "recompute.h"
 
-#define SMALL_PART 8 /* less than this fraction of its storage */
+#define SMALL_PART 8 /* a part is small below 1/8 of its storage */
 
 PyTypeObject *saved_type;
 
 /* ---- What is not offloaded ---- */
 
 /*
- * What the user excludes; and views of parameters and other subclasses, whose memory may not be the
- * one seen when the model was entered: FSDP frees and refills it. Return: 1; 0; -1 with an
- * exception.
+ * Whether a tensor is excluded: by the user, or as a view of a parameter or of another subclass,
+ * whose memory may change after the model was entered, as FSDP frees and refills it. Return: 1; 0;
+ * -1 with an exception.
  */
 static int is_excluded(const struct session *session, struct seen *seen)
 {
@@ -39,7 +39,10 @@ int is_skipped(struct session *session, struct seen *seen)
 
 /* ---- The part of the storage with its elements ---- */
 
-/* Return: false: it has no elements, or they do not fit into the storage. */
+/*
+ * Measure the range from the first to the last element. Return: false if the tensor has no
+ * elements, or they do not fit into the storage.
+ */
 static bool saved_measure(struct saved *saved, int64_t offset, uint64_t storage_len_bytes)
 {
 	uint64_t last = 0, itemsize = saved->dtype->itemsize;
@@ -78,11 +81,11 @@ static int is_part(PyObject *base, uint64_t storage_len_bytes)
 }
 
 /*
- * A backward may read the storage around a view, by as_strided() with an offset, so the whole
- * storage is offered. Each further part that is saved compares the whole again, or copies it again
- * while it is in flight. For many small parts, such as time steps or batches of a data set, that
- * costs more than the memory is worth: these are kept, and counted if they were computed. Return:
- * 1; 0; -1 with an exception.
+ * A backward function may read the storage around a view, by as_strided() with an offset, so the
+ * whole storage is offered. Every other part that is saved compares the whole storage again, or
+ * copies it again while its write is in flight. For many small parts, such as time steps or batches
+ * of a data set, that costs more than it saves: they are kept in memory, and counted if they were
+ * computed. Return: 1; 0; -1 with an exception.
  */
 static int is_small_part(const struct saved *saved, struct seen *seen, uint64_t storage_len_bytes)
 {
@@ -96,10 +99,11 @@ static int is_small_part(const struct saved *saved, struct seen *seen, uint64_t 
 }
 
 /*
- * Tensors that cannot be replaced by another on the same bytes. A part of a storage that is not a
- * view, such as a gate of nn.LSTM, and views of one: the rest of the storage changes in place
- * without a version counter to show it. And a tensor without dimensions that is not a view: it may
- * be a wrapped Python number, whose type gives way to others. Return: 1; 0; -1 with an exception.
+ * Whether a tensor must be kept, since another tensor with the same bytes cannot replace it: a part
+ * of a storage that is not a view, such as a gate of nn.LSTM, and a view of such a part (the rest
+ * of the storage changes in place, and no version counter shows it); and a tensor without
+ * dimensions that is not a view (it may be a Python number, which has its own rules of type
+ * promotion). Return: 1; 0; -1 with an exception.
  */
 static int is_kept_as_it_is(const struct saved *saved, struct seen *seen,
 			    uint64_t storage_len_bytes)
@@ -161,7 +165,7 @@ struct saved *saved_of(struct session *session, struct seen *seen, struct record
 	return saved;
 }
 
-/* Whether its elements fill its storage without gaps. */
+/* Whether the tensor's elements fill its storage without gaps. */
 static bool is_dense(const struct saved *saved)
 {
 	Py_ssize_t dims = saved_dims(saved);
@@ -179,10 +183,10 @@ static bool is_dense(const struct saved *saved)
 }
 
 /*
- * Whether all bytes of the storage are defined: recomputation is checked against all of them.
- * Around a view there may be memory that was never written and differs each time, unless a single
- * operation known to autograd made the base, and nothing was written into it since. Return: 1; 0;
- * -1 with an exception.
+ * Whether recomputation reproduces all bytes of the storage, against which it is checked. Around a
+ * view there may be memory that was never written and differs each time, unless one operation known
+ * to autograd made the base and nothing was written into it since. Return: 1; 0; -1 with an
+ * exception.
  */
 static int is_whole_known(const struct saved *saved, const struct seen *seen)
 {
@@ -206,14 +210,14 @@ enum spw_cache_hint hint_of(const struct saved *saved, const struct seen *seen)
 		return SPW_HINT_NONE;
 	is_known = is_whole_known(saved, seen);
 	if (is_known < 0)
-		PyErr_Clear(); /* kept or spilled, like tensors that cannot be recomputed */
+		PyErr_Clear(); /* not an error: the tensor counts as one that cannot be recomputed */
 	if (is_known <= 0)
 		return SPW_HINT_NONE;
 	return session->discards_all || frame_now(session)->is_decided ? SPW_HINT_GIVE_UP
 								       : SPW_HINT_AGAIN;
 }
 
-/* ---- On memory that has its bytes ---- */
+/* ---- Make the tensor on memory that has its bytes ---- */
 
 static PyObject *tuple_of(const int64_t values[], Py_ssize_t count)
 {

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * hooks/port.c - copies between the memory of devices and the store's arena
+ * hooks/port.c - Port: copies between the memory of devices and the store's arena
  *
- * Carries out what the cache decides.
+ * The cache decides what is copied; this file does it.
  *
  * Out: the computing stream records an event; a side stream waits for it, copies into staging
  *      memory and records another event, the end of the copy. A host that runs ahead of the device
- *      does not see it come: port_order() drops the memory nevertheless.
+ *      does not wait for that end: port_order() makes streams wait, and drops the memory.
  * In:  the computing stream allocates new memory, so that it is from its own pool; another side
  *      stream waits for that, copies, and records an event for which every user of the bytes waits.
  *
  * spillway/_gpu/device_times.py measures how long a computing stream waits for either.
  *
- * The host waits for a stream only at the end. Any call may run Python, and so raise
- * KeyboardInterrupt or switch threads: the caller holds a lock.
+ * The host waits for a stream only when the port is finished, and on request (@waits). Any call may
+ * run Python, and so raise KeyboardInterrupt or switch threads: the caller holds a lock.
  */
 #include "port.h"
 
 #include <errno.h>
 #include <string.h>
 
-/* ---- The table's calls ---- */
+/* ---- Calls of the accelerator table ---- */
 
 int port_captures(struct port *port)
 {
@@ -39,7 +39,7 @@ static int stream_wait(struct port *port, PyObject *stream, PyObject *event)
 
 /* ---- Devices ---- */
 
-/* Return: its place, or the number of devices if it has none yet; -1 */
+/* Return: the device's index in port->devices, or their count if it is not there yet; -1 */
 static int64_t device_find(struct port *port, PyObject *object)
 {
 	uint32_t i = 0;
@@ -73,7 +73,7 @@ static struct device *device_new(PyObject *object, PyObject *nothing, uint32_t n
 	return device;
 }
 
-/* Another thread may have added it since the caller looked. */
+/* Add a device, unless another thread has added it since the caller looked. */
 static struct device *device_add(struct port *port, PyObject *object)
 {
 	PyObject *nothing = call(torch.nothing_on, object);
@@ -94,7 +94,7 @@ static struct device *device_add(struct port *port, PyObject *object)
 	return place >= 0 && place < port->count ? port->devices[place] : NULL;
 }
 
-/* NULL without an exception: a device of another type. */
+/* Find or add a device. Return: NULL without an exception if it is not of the port's type. */
 static struct device *device_of(struct port *port, PyObject *object)
 {
 	int64_t place = device_find(port, object);
@@ -177,7 +177,7 @@ static void direction_remove_first(struct direction *direction)
 	Py_DECREF((PyObject *)copy);
 }
 
-/* The last copy out of this tensor. Borrowed. NULL, perhaps with an exception. */
+/* Get the last copy out of a tensor. Return: borrowed; NULL if none, or with an exception. */
 static struct copy *out_of(const struct port *port, PyObject *number)
 {
 	return (struct copy *)PyDict_GetItemWithError(port->out, number);
@@ -194,7 +194,7 @@ bool port_is_copying_out(const struct port *port, uint64_t number)
 
 /* ---- Staging memory ---- */
 
-/* The whole arena as elements of a type. Borrowed; None: they cannot lie there. */
+/* Get the arena as a tensor of a type. Return: borrowed; None if not aligned for the type. */
 static PyObject *arena_as(struct port *port, PyObject *dtype)
 {
 	PyObject *elements = PyDict_GetItemWithError(port->arena, dtype);
@@ -208,7 +208,10 @@ static PyObject *arena_as(struct port *port, PyObject *dtype)
 	return elements;
 }
 
-/* A part of the arena as such elements. NULL without an exception: they cannot lie there. */
+/*
+ * Make a tensor on a part of the arena. Return: NULL without an exception if the part is not
+ * aligned for the element type.
+ */
 static PyObject *staging_as(struct port *port, const void *memory, uint64_t len_bytes,
 			    PyObject *shape)
 {
@@ -242,7 +245,7 @@ static PyObject *staging(struct port *port, const void *memory, uint64_t len_byt
 
 /* ---- Copying ---- */
 
-/* Records the timed event, the copy and the event of its end, then queues the copy. */
+/* Start a copy on the side stream, between two events, and add it to the direction's list. */
 static int direction_begin(struct port *port, struct direction *direction, struct copy *copy,
 			   PyObject *to, PyObject *source)
 {
@@ -268,8 +271,8 @@ static int direction_begin(struct port *port, struct direction *direction, struc
 }
 
 /*
- * Copies after up to two events, and queues the copy. If that fails, as by Ctrl-C, its memory may
- * be reused at once: so the copy is waited for.
+ * Start a copy after the event @after and, if @out is not NULL, after the copy @out. On failure,
+ * such as Ctrl-C, the caller may reuse the memory at once, so this waits for a copy that did start.
  */
 static int direction_copy(struct port *port, struct direction *direction, struct copy *copy,
 			  PyObject *to, PyObject *source, PyObject *after, const struct copy *out)
@@ -297,7 +300,7 @@ static int direction_copy(struct port *port, struct direction *direction, struct
 	return -1;
 }
 
-/* Source and destination of a copy out. */
+/* Make the source and destination tensors of a copy out. */
 static int leaving_ends(struct port *port, const struct leaving *leaving, PyObject **source,
 			PyObject **to)
 {
@@ -376,7 +379,7 @@ int port_order(struct port *port, uint64_t number, PyObject *since)
 	return rc;
 }
 
-/* New memory of the stream's pool, and the event after which it may be written. */
+/* Allocate memory from the stream's pool. @after: set to the event after which it may be written */
 static PyObject *memory_new(struct port *port, PyObject *shape, uint64_t len_bytes,
 			    PyObject *stream, PyObject **after)
 {
@@ -461,8 +464,8 @@ int port_drop(struct port *port, struct copy *copy)
 /* ---- What has ended ---- */
 
 /*
- * After an error of the device every call fails: no copy is running.
- * Return: 1 the copy has ended; 0; -1
+ * Whether a copy has ended. After an error of the device every call fails and no copy is running,
+ * so that counts as ended, with an error in @result. Return: 1; 0; -1
  */
 static int copy_ended(struct port *port, struct copy *copy, bool waits, int *result)
 {
@@ -574,7 +577,7 @@ static PyObject *port_finish_now(PyObject *object, PyObject *Py_UNUSED(unused))
 	Py_RETURN_NONE;
 }
 
-/* Port(table, times, type of devices) */
+/* Python's Port(table, times, type of devices) */
 static PyObject *port_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
 	PyObject *table, *times, *kind;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/recompute.c - scopes that can be recomputed, and the tensors discarded because of that */
+/* hooks/recompute.c - frames: discard tensors that can be recomputed, and restore them */
 #include "recompute.h"
 #include "port.h"
 #include "saved_tensor.h"
@@ -22,7 +22,7 @@ int saved_discard(struct saved *saved, const struct seen *seen)
 	SPW_ASSERT(!saved->frame);
 	if (!held)
 		return -1;
-	/* Later modifications must be noticed; the memory goes. */
+	/* Keep the version counter, which shows later modifications, and drop the memory. */
 	version_watch(saved->version, held);
 	version_part(saved->version, held, false,
 		     saved->device ? saved->device->nothing : torch.nothing);
@@ -61,7 +61,7 @@ int saved_recompute(struct saved *saved)
 {
 	PyObject *frame = (PyObject *)saved->frame, *result;
 
-	/* A modified tensor is an error whatever its bytes: do not recompute it. */
+	/* Using a modified tensor is an error, whatever its bytes: check before recomputing. */
 	if (version_check(saved->version, NULL))
 		return -1;
 	if (!frame) {
@@ -81,7 +81,7 @@ int saved_recompute(struct saved *saved)
 
 /* ---- Recomputed ---- */
 
-/* Sets the exception for a tensor that differs from what was saved. Return: -1 */
+/* Raise the exception for a recomputed tensor that differs from the saved one. Return: -1 */
 static int differs(const struct saved *saved, const char *what)
 {
 	PyErr_Format(PyExc_ValueError, "the tensor that was saved as number %lu has %s",
@@ -89,7 +89,7 @@ static int differs(const struct saved *saved, const char *what)
 	return -1;
 }
 
-/* Return: 0 it is a tensor of the same kind; -1 with an exception. */
+/* Check type and shape. Return: 0 they are as saved; -1 with an exception. */
 static int check_shape(const struct saved *saved, struct seen *seen)
 {
 	Py_ssize_t dims = saved_dims(saved);
@@ -143,7 +143,7 @@ int saved_is_like(const struct saved *saved, struct seen *seen, struct spw_offer
 	return rc ? rc : check_place(saved, seen, offer);
 }
 
-/* Adds the owner before the call that hands its token to the cache. */
+/* Return recomputed bytes to the cache. Adds the owner before the call that passes its token. */
 static int restore(struct session *session, const struct saved *saved, const struct seen *seen,
 		   struct record *record, struct spw_offer *offer)
 {
@@ -194,7 +194,7 @@ static int saved_restore_there(struct saved *saved, PyObject *tensor, PyObject *
 						 tensor, frame, NULL));
 }
 
-/* The pack hook while the scope is recomputed. */
+/* The pack hook during recomputation: restores the tensor of the same place if it was discarded. */
 static PyObject *frame_capture(PyObject *object, PyObject *tensor)
 {
 	struct frame *frame = (struct frame *)object;
@@ -247,7 +247,7 @@ static int frame_traverse(PyObject *object, visitproc visit, void *arg)
 	return 0;
 }
 
-/* Discarded tensors hold a reference: none is left. */
+/* Discarded tensors hold a reference to their frame, so none is left here. */
 static void frame_dealloc(PyObject *object)
 {
 	PyTypeObject *type = Py_TYPE(object);

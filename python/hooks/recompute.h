@@ -1,34 +1,35 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/recompute.h - scopes that can be recomputed, and the tensors discarded because of that */
+/* hooks/recompute.h - frames: runs of scopes that can be recomputed, and tensors they discarded */
 #ifndef SPW_HOOKS_RECOMPUTE_H
 #define SPW_HOOKS_RECOMPUTE_H
 
 #include "session.h"
 
-/*
- * One run of a scope, or of an operation. The package derives its own types, which know how to run
- * it again.
- */
+/* One run of a scope, or of an operation. The package derives types that know how to rerun it. */
 struct frame {
-	PyObject_HEAD struct saved *discarded, **discarded_end; /* in the order of saving */
-	uint32_t saves, seen; /* tensors saved: in the forward pass, and in recomputation */
-	bool is_decided;      /* what it saves is discarded, whatever the plan says */
+	PyObject_HEAD struct saved *discarded,
+		**discarded_end; /* discarded tensors, in the order of their saves */
+	uint32_t saves, seen;    /* tensors saved in the forward pass; in the recomputation */
+	bool is_decided;         /* its saves are discarded, whatever the plan says */
 };
 
 extern PyTypeObject *frame_type;
 extern PyType_Spec frame_spec;
 
-/* NULL: the running scope cannot be recomputed. */
+/* Get the frame of the running scope. Return: NULL if the scope cannot be recomputed. */
 struct frame *frame_now(const struct session *session);
-/* The cache has discarded it. Return: 0; -1 with an exception. */
+/*
+ * The cache has decided to discard the tensor: add it to its frame, and drop its memory. Return: 0;
+ * -1 with an exception.
+ */
 int saved_discard(struct saved *saved, const struct seen *seen);
-/* It has its bytes again, or is no longer needed. */
+/* Remove a saved tensor from its frame: it was recomputed, or is no longer needed. */
 void saved_undiscard(struct saved *saved);
-/* Recomputes its scope. Return: 0: take it again; -1 with an exception. */
+/* Recompute a discarded tensor's scope. Return: 0 it can be taken now; -1 with an exception. */
 int saved_recompute(struct saved *saved);
 /*
- * Whether what was recomputed has the same kind, shape and place, which goes into @offer. Return:
- * 0; -1 with an exception that says what differs.
+ * Check that a recomputed tensor has the type and shape of the saved one, and fill @offer with its
+ * memory. Return: 0; -1 with an exception that says what differs.
  */
 int saved_is_like(const struct saved *saved, struct seen *seen, struct spw_offer *offer);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/saved.c - tensors that autograd saves: packed for the cache, unpacked for their use */
+/* hooks/saved.c - pack and unpack hooks: offer a tensor to the cache or keep it, and use it */
 #include "saved.h"
 #include "offering.h"
 #include "on_device.h"
@@ -12,7 +12,7 @@
 struct kept {
 	/* without the graph: an output that holds its own node would never be freed */
 	PyObject_HEAD PyObject *tensor;
-	PyObject *counted; /* what the cache counts for it as long as it lives; or NULL */
+	PyObject *counted; /* kept alive so that the cache counts the whole storage; or NULL */
 	int64_t version;
 };
 
@@ -75,7 +75,7 @@ static void saved_borrow(struct saved *saved, PyObject *memory)
 		return;
 	}
 	if (!atomic_load(&session->leases->open))
-		return; /* closed meanwhile: it waits for its memory */
+		return; /* the cache has closed meanwhile and waits for its memory */
 	if (!saved->borrowed) {
 		saved->next = session->borrowers;
 		saved->link = &session->borrowers;
@@ -104,7 +104,7 @@ PyObject *session_part(PyObject *session, PyObject *Py_UNUSED(unused))
 	Py_RETURN_NONE;
 }
 
-/* Runs no Python, so that no exception of a signal handler is lost. */
+/* Run no Python code here: an exception of a signal handler would be lost. */
 static void saved_dealloc(PyObject *object)
 {
 	struct saved *saved = (struct saved *)object;
@@ -130,8 +130,8 @@ static void saved_dealloc(PyObject *object)
 /* ---- Saving ---- */
 
 /*
- * Replaces the owner's tensor, which holds the graph, by a detached one. While this thread detaches
- * it, another may run, and the cache may be done with the memory.
+ * Replace the owner's tensor, which keeps the graph alive, by a detached one. Detaching may switch
+ * threads, and meanwhile the cache may have reaped the token.
  */
 static int offer_hold(struct session *session, struct saved *saved, const struct seen *seen,
 		      bool is_written)
@@ -149,8 +149,9 @@ static int offer_hold(struct session *session, struct saved *saved, const struct
 }
 
 /*
- * Adds the owner before the call that hands its token to the cache; a duplicate does not need it.
- * Return: 0; 1 the cache does not take the tensor; -1 with an exception.
+ * Offer a tensor to the cache. The owner is added before the call that hands over its token, and
+ * removed if the cache has the bytes already. Return: 0; 1 the cache does not take the tensor; -1
+ * with an exception.
  */
 static int offer_make(struct session *session, struct saved *saved, struct spw_offer *offer,
 		      const struct seen *seen, struct record *record)
@@ -162,7 +163,7 @@ static int offer_make(struct session *session, struct saved *saved, struct spw_o
 
 	SPW_ASSERT(saved->id == 0 && saved->token == 0);
 	if (!atomic_load(&session->leases->cache))
-		return 1; /* the cache of a parent process */
+		return 1; /* a child of fork() must not use its parent's cache */
 	cache = session_cache(session);
 	if (!cache)
 		return -1;
@@ -170,7 +171,7 @@ static int offer_make(struct session *session, struct saved *saved, struct spw_o
 	if (to_uint64(call(torch.address, seen->tensor), &address))
 		return -1;
 	if (address != (uint64_t)(uintptr_t)offer->storage_bytes + saved->offset_bytes)
-		return 1; /* it was moved to other memory meanwhile */
+		return 1; /* the storage was moved meanwhile */
 	offer->owner = owner_add(&session->owners, seen->tensor, saved->version, record, address);
 	if (offer->owner == 0)
 		return -1;
@@ -178,7 +179,7 @@ static int offer_make(struct session *session, struct saved *saved, struct spw_o
 	saved->id = id.value;
 	SPW_ASSERT(result < 0 || saved->id != 0);
 	if (result == SPW_OFFER_AGAIN) {
-		/* The input of a scope must not be discarded: it is recomputed from it. */
+		/* The input of a scope must not be discarded: the scope is recomputed from it. */
 		int rc = seen->as == SEEN_INPUT ? 1 : saved_discard(saved, seen);
 
 		owner_end(&session->owners, owner_of(&session->owners, offer->owner));
@@ -192,7 +193,7 @@ static int offer_make(struct session *session, struct saved *saved, struct spw_o
 	return offer_hold(session, saved, seen, result == SPW_OFFER_SPILL);
 }
 
-/* Return: a saved tensor; None if the caller has to keep it; NULL with an exception. */
+/* Return: a saved tensor; None if the caller has to keep the tensor; NULL with an exception. */
 static PyObject *session_offer(struct session *session, struct seen *seen)
 {
 	struct record *record = session_record(session, seen);
@@ -218,8 +219,8 @@ static PyObject *session_offer(struct session *session, struct seen *seen)
 }
 
 /*
- * Saves a parameter whose bytes may be on drives, or a part of one. Return: what stands for it;
- * None: not such a tensor; NULL with an exception.
+ * Save a parameter whose bytes may be on drives, or a part of one. Return: the package's
+ * placeholder; None if the tensor is not one; NULL with an exception.
  */
 static PyObject *save_part(struct session *session, struct seen *seen)
 {
@@ -238,7 +239,7 @@ static PyObject *save_part(struct session *session, struct seen *seen)
 
 static PyObject *save(struct session *session, struct seen *seen);
 
-/* A tensor of a device is the first one: the package sets up what devices need. */
+/* The first tensor of a device is saved: the package sets up devices. */
 static PyObject *save_elsewhere(struct session *session, const struct seen *seen)
 {
 	struct seen again = {.tensor = seen->tensor, .as = seen->as, .is_view = seen->is_view};
@@ -255,8 +256,8 @@ static PyObject *save_elsewhere(struct session *session, const struct seen *seen
 }
 
 /*
- * Saves a tensor that is not offloaded, and has its memory counted: a part of a storage as the
- * whole storage, and tensor subclasses by the package.
+ * Save a tensor that is not offloaded, by keeping it. The cache counts the whole storage of a part
+ * that was computed; the package saves tensor subclasses.
  */
 static PyObject *save_skipped(struct session *session, const struct seen *seen)
 {
@@ -317,8 +318,8 @@ PyObject *session_save(PyObject *object, PyObject *tensor)
 }
 
 /*
- * discard(frame, tensor): the frame, of an operation, can recompute it. Kept all the same: what is
- * small, not offloaded, or of a storage with other bytes around it.
+ * Python's discard(frame, tensor): save a tensor that an operation can recompute. It is kept
+ * nevertheless if it is small, not offloaded, or a part of a storage with unknown bytes around it.
  */
 PyObject *session_discard(PyObject *object, PyObject *args)
 {
@@ -348,7 +349,7 @@ PyObject *session_input(PyObject *object, PyObject *tensor)
 	return save_as(object, tensor, SEEN_INPUT, false);
 }
 
-/* inner(the elements of a tensor subclass, whether that is a view) */
+/* Python's inner(tensor, is_view): save the elements of a tensor subclass, which may be a view */
 PyObject *session_inner(PyObject *object, PyObject *args)
 {
 	PyObject *tensor;
@@ -364,7 +365,7 @@ PyObject *session_count(PyObject *object, PyObject *tensor)
 	return save_as(object, tensor, SEEN_COUNTED, false);
 }
 
-/* keep_counted(tensor, an object that is held as long) */
+/* Python's keep_counted(tensor, object): keep a tensor, and the object as long as the tensor */
 PyObject *session_keep_counted(PyObject *object, PyObject *args)
 {
 	struct seen seen = {0};
@@ -379,7 +380,7 @@ PyObject *session_keep_counted(PyObject *object, PyObject *args)
 	return kept;
 }
 
-/* The package handles steps that are recorded or tried, and operations that are recomputed. */
+/* The pack hook. The package handles recorded steps, trial steps and recomputed operations. */
 PyObject *session_pack(PyObject *object, PyObject *tensor)
 {
 	struct session *session = (struct session *)object;
@@ -398,7 +399,10 @@ PyObject *session_pack(PyObject *object, PyObject *tensor)
 
 /* ---- Using ---- */
 
-/* NULL without an exception: another thread reaped the token, or is detaching the tensor. */
+/*
+ * Get the tensor that the owner still has. Return: NULL without an exception if another thread has
+ * reaped the token or is detaching the tensor.
+ */
 static PyObject *tensor_of_owner(struct saved *saved, uint64_t token)
 {
 	struct owner *owner = owner_of(&saved->session->owners, token);
@@ -419,7 +423,7 @@ static PyObject *tensor_of_owner(struct saved *saved, uint64_t token)
 	return tensor;
 }
 
-/* The whole storage, as a tensor of one dimension. */
+/* Make a tensor of one dimension on the whole storage. */
 static PyObject *storage_of_lease(struct saved *saved, const struct spw_taken *taken)
 {
 	const struct dtype *dtype = saved->dtype;
@@ -433,7 +437,7 @@ static PyObject *storage_of_lease(struct saved *saved, const struct spw_taken *t
 			    &(struct shape){.dtype = dtype, .sizes = row, .dims = 1});
 }
 
-/* The use of the cache that the take began ends with the last tensor on the memory. */
+/* Make the tensor on a lease. The lease ends with the last tensor on its memory. */
 static PyObject *tensor_of_lease(struct saved *saved, const struct spw_taken *taken)
 {
 	struct shape shape = {
@@ -460,8 +464,8 @@ static void take_failed(struct saved *saved, int result)
 	if (!error)
 		return;
 	/*
-	 * Memory that was modified or freed during its write fails its checksum: report that, not
-	 * the drive.
+	 * Memory that was modified or freed during its write fails its checksum later: report the
+	 * modification, not an error of the drive.
 	 */
 	session_drain(session);
 	if (!saved->version->moved && version_check(saved->version, NULL) == 0)
@@ -469,7 +473,7 @@ static void take_failed(struct saved *saved, int result)
 	Py_DECREF(error);
 }
 
-/* NULL without an exception: take again. */
+/* Take the bytes from the cache. Return: NULL without an exception if the caller must retry. */
 static PyObject *saved_take(struct saved *saved)
 {
 	struct leases *leases = saved->session->leases;

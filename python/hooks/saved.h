@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/saved.h - tensors that autograd saves: packed for the cache, unpacked for their use */
+/* hooks/saved.h - pack and unpack hooks: session methods that save tensors and use them */
 #ifndef SPW_HOOKS_SAVED_H
 #define SPW_HOOKS_SAVED_H
 
@@ -18,7 +18,7 @@ PyObject *session_inner(PyObject *session, PyObject *args);
 PyObject *session_count(PyObject *session, PyObject *tensor);
 PyObject *session_keep_counted(PyObject *session, PyObject *args);
 PyObject *session_use(PyObject *session, PyObject *saved);
-/* The cache closes: saved tensors drop its memory. */
+/* The cache closes: make saved tensors drop the memory of the cache that they hold. */
 PyObject *session_part(PyObject *session, PyObject *unused);
 PyObject *saved_unpack(PyObject *saved);
 PyObject *kept_unpack(PyObject *kept);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/saved_tensor.h - a saved tensor, as the files that save and use it see it */
+/* hooks/saved_tensor.h - struct saved, a saved tensor that the cache knows */
 #ifndef SPW_HOOKS_SAVED_TENSOR_H
 #define SPW_HOOKS_SAVED_TENSOR_H
 
@@ -13,32 +13,34 @@ struct saved {
 	PyObject_VAR_HEAD struct session *session;
 	struct version *version;
 	const struct dtype *dtype;
-	uint64_t id; /* of the cache; 0: not offered yet */
-	/* of the owner that was offered with it, whose tensor has its shape; 0: none */
+	uint64_t id; /* the cache's id of the entry; 0: not offered yet */
+	/* of the owner whose tensor was offered by this save and has this shape; 0: none */
 	uint64_t token;
-	uint64_t offset_bytes, len_bytes; /* in its storage, */
+	uint64_t offset_bytes, len_bytes; /* range in its storage, */
 	uint64_t storage_len_bytes;       /* all of which is offered and read back */
 	bool conj, neg;
 	/*
-	 * What was handed out last, as long as it may be used again. Autograd changes a tensor in
-	 * place, to accumulate gradients, if it holds the only reference: that must not be this.
+	 * The tensor that was handed out last, while it may be used again. Autograd accumulates
+	 * gradients in place in a tensor to which it holds the only reference; holding this
+	 * reference prevents that.
 	 */
 	PyObject *borrowed;
-	struct saved *next, **link; /* of the session's borrowers */
-	/* it was discarded, and is the save with index @place of this frame; or NULL */
+	struct saved *next, **link; /* in the session's list of borrowers */
+	/* set if discarded: it is the save with index @place of this frame; or NULL */
 	struct frame *frame;
 	uint32_t place;
-	struct saved *discarded_next, **discarded_link; /* of those of the frame */
-	/* on a device; else NULL */
+	struct saved *discarded_next,
+		**discarded_link; /* in the frame's list of discarded tensors */
+	/* NULL for a tensor in host memory */
 	struct on_device *on;
 	struct device *device;
-	/* (type, size, stride) if its elements fill its range; or NULL */
+	/* (type, size, stride) if its elements fill its range without gaps; or NULL */
 	PyObject *shape;
-	uint64_t scope;  /* counts the scopes in which something was saved */
+	uint64_t scope;  /* on->scope when it was saved */
 	int64_t sizes[]; /* and strides, in elements */
 };
 
-/* Defined in part.c, which creates them; saved.c has its spec. */
+/* Defined in part.c, which creates saved tensors; saved.c has the type's spec. */
 extern PyTypeObject *saved_type;
 
 static inline Py_ssize_t saved_dims(const struct saved *saved)
@@ -46,7 +48,7 @@ static inline Py_ssize_t saved_dims(const struct saved *saved)
 	return saved->ob_base.ob_size / 2;
 }
 
-/* Whether its storage has more than its range. */
+/* Whether the tensor is only a part of its storage. */
 static inline bool saved_is_part(const struct saved *saved)
 {
 	return saved->len_bytes < saved->storage_len_bytes;

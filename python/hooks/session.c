@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/session.c - a session: reaps tokens, throttles, and knows storages */
+/* hooks/session.c - struct session: reap tokens, throttle the forward pass, remember storages */
 #include "session.h"
 
 #define DRAIN_MAX   64
-#define DRAIN_CALLS 4 /* saves and uses of up to DRAIN_BYTES, of which the last drains */
+#define DRAIN_CALLS 4 /* drain once per this many saves and uses of up to DRAIN_BYTES */
 #define DRAIN_BYTES (256u << 10)
 
-/* Marks all before it drops any: a thread that takes the bytes then sees the mark. */
+/*
+ * Mark all reaped owners before dropping one: dropping may switch to a thread that takes the same
+ * bytes, and must see the mark.
+ */
 void session_drain(struct session *session)
 {
 	struct owner gone[DRAIN_MAX];

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/tensor.c - asks PyTorch for the properties of a tensor */
+/* hooks/tensor.c - ask PyTorch for the properties of a tensor */
 #include "tensor.h"
 
 /*
- * PyTorch refuses the storage of a sparse tensor, or of one inside a torch.func transform, and the
- * address of a ZeroTensor.
+ * PyTorch raises a RuntimeError if asked for the storage of a sparse tensor or inside a torch.func
+ * transform, and for the address of a ZeroTensor.
  */
 bool was_refused(void)
 {
@@ -26,7 +26,7 @@ int tensor_state(PyObject *tensor, int64_t *number, uint64_t *address)
 					      : to_uint64(call(torch.address, tensor), address);
 }
 
-/* Whether it is a leaf that requires a gradient. Return: 1; 0; -1 with an exception. */
+/* Whether a tensor is a leaf that requires a gradient. Return: 1; 0; -1 with an exception. */
 static int is_trained(PyObject *tensor)
 {
 	int rc = to_bool(get(&torch.is_leaf, tensor));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/tensor.h - the properties of a tensor that decide how it is saved */
+/* hooks/tensor.h - struct seen: the properties of a tensor that decide how it is saved */
 #ifndef SPW_HOOKS_TENSOR_H
 #define SPW_HOOKS_TENSOR_H
 
@@ -32,22 +32,22 @@ struct seen {
 };
 
 /*
- * Clears a RuntimeError, by which PyTorch refuses a question about a tensor. Return: true; false:
- * another exception, which stays set.
+ * Clear the RuntimeError by which PyTorch refuses to tell a property of a tensor. Return: true;
+ * false for another exception, which stays set.
  */
 bool was_refused(void);
-/* Reads the version counter. */
+/* Read the version counter of a tensor. */
 int version_number(PyObject *tensor, int64_t *number);
-/* The same, and the address of the first element. */
+/* Read the version counter and the address of the first element. */
 int tensor_state(PyObject *tensor, int64_t *number, uint64_t *address);
 
-/* Return: 1 it is not a plain tensor in host memory, or is on @seen->device; 0; -1 */
+/* Return: 1 if the tensor is not a plain tensor in host memory or on @seen->device; 0; -1 */
 int seen_is_strange(struct seen *seen);
-/* Return: 1 it is not offloaded, whatever its storage is; 0; -1 */
+/* Return: 1 if the tensor is not offloaded, whatever its storage is; 0; -1 */
 int seen_is_skipped(struct seen *seen);
 /*
- * Whether the tensor itself must be held: a parameter, whose .data may be replaced, as DeepSpeed
- * does. Everything else, views of parameters included, is held without its graph: an output that
+ * Whether the tensor itself must be held, as it is a parameter: its .data may be replaced, as
+ * DeepSpeed does. All other tensors, also views of parameters, are held detached: an output that
  * holds its own node would never be freed. Return: 1; 0; -1 with an exception.
  */
 int seen_is_parameter(const struct seen *seen);
@@ -57,11 +57,14 @@ int seen_base(struct seen *seen);
 Py_ssize_t seen_dims(struct seen *seen);
 /* @sizes: filled with sizes, then strides, in elements */
 int seen_shape(const struct seen *seen, int64_t sizes[]);
-/* @offset: of the tensor in its storage, in elements. @offer: the storage's memory and length */
+/*
+ * Find the storage. @offset: set to the tensor's offset in it, in elements. @offer: filled with its
+ * memory and length
+ */
 int seen_place(const struct seen *seen, int64_t *offset, struct spw_offer *offer);
-/* The lazy conjugate and negative flags. */
+/* Read the flags of lazy conjugation and negation. */
 int seen_flags(const struct seen *seen, bool *conj, bool *neg);
-/* A tensor on the same memory, without the graph and these flags. */
+/* Make a tensor on the same memory, without graph and these flags. */
 PyObject *seen_plain(const struct seen *seen, bool conj, bool neg);
 void seen_end(struct seen *seen);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/users.c - which saved tensors use what was saved on a device, and what has ended there */
+/* hooks/users.c - struct on_device: track users of saved tensors, tell the cache of ended copies */
 #include "users.h"
 
 #include <string.h>
@@ -46,7 +46,7 @@ static bool is_closing(const struct on_device *on)
 
 /* ---- Users ---- */
 
-/* Borrowed. NULL, perhaps with an exception. */
+/* Return: a borrowed reference; NULL if not found, or with an exception. */
 static struct users *users_find(struct on_device *on, uint64_t number)
 {
 	PyObject *key = PyLong_FromUnsignedLongLong(number);
@@ -85,7 +85,7 @@ static struct users *users_add(struct on_device *on, uint64_t number, struct dev
 	return users;
 }
 
-/* Makes room for the end of one more saved tensor, which must not fail. */
+/* Reserve room to note the end of one more saved tensor, since noting it must not fail. */
 static int ended_grow(struct on_device *on)
 {
 	uint32_t max = on->ended_max ? 2 * on->ended_max : ENDED_FIRST;
@@ -145,7 +145,7 @@ static int user_end(struct on_device *on, struct spw_cache *cache, uint64_t numb
 	if (users->unused > users->count)
 		users->unused = users->count;
 	if (users->count <= 1 && users->unused == 0 && users->copy) {
-		unused = users->copy; /* holds the memory if nothing has used it */
+		unused = users->copy; /* holds the memory if no use has taken it */
 		users->copy = NULL;
 		Py_CLEAR(users->base);
 	}
@@ -162,7 +162,7 @@ static int user_end(struct on_device *on, struct spw_cache *cache, uint64_t numb
 	return rc;
 }
 
-/* ---- What has ended ---- */
+/* ---- Ends of copies and saved tensors ---- */
 
 static int tell_copies(struct on_device *on, struct spw_cache *cache, bool is_out)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/using.c - a saved tensor of a device is used: copied in, or recomputed */
+/* hooks/using.c - use a saved tensor of a device: copy it in, or recompute it */
 #include "using.h"
 #include "offering.h"
 #include "part.h"
@@ -19,7 +19,7 @@ static PyObject *used(struct on_device *on, const struct saved *saved, struct us
 		goto end;
 	copy->taken = true;
 	users->unused -= users->unused > 0;
-	if (users->count <= 1) { /* else the others use it too */
+	if (users->count <= 1) { /* other users still need it */
 		Py_CLEAR(users->base);
 		Py_DECREF((PyObject *)users->copy);
 		users->copy = NULL;
@@ -36,7 +36,7 @@ end:
 	return tensor;
 }
 
-/* Uses a tensor on another stream than the one that computed it. */
+/* Make a tensor usable on a stream other than the one that computed it. */
 static int used_elsewhere(struct on_device *on, const struct owner *owner, PyObject *stream)
 {
 	PyObject *tensor = new_ref(owner->tensor), *produced = new_ref(owner->produced);
@@ -51,7 +51,10 @@ static int used_elsewhere(struct on_device *on, const struct owner *owner, PyObj
 	return rc;
 }
 
-/* NULL without an exception: another thread has reaped the token since. */
+/*
+ * Get the tensor that the owner still has. Return: NULL without an exception if another thread has
+ * reaped the token.
+ */
 static PyObject *tensor_of_owner(struct on_device *on, struct saved *saved, struct users *users,
 				 PyObject *stream, uint64_t token)
 {
@@ -78,7 +81,10 @@ static PyObject *tensor_of_owner(struct on_device *on, struct saved *saved, stru
 	return tensor;
 }
 
-/* With the lock. NULL without an exception: take again. */
+/*
+ * Get the tensor for what spw_cache_take() returned. The caller holds on->lock. Return: NULL
+ * without an exception if the caller must take again.
+ */
 static PyObject *tensor_of(struct on_device *on, struct saved *saved, struct users *users,
 			   PyObject *stream, PyObject *since, struct spw_taken *taken)
 {
@@ -90,7 +96,7 @@ static PyObject *tensor_of(struct on_device *on, struct saved *saved, struct use
 	if (taken->bytes && on_bring(on, users, stream, taken, saved->id))
 		return NULL;
 	if (!users->base)
-		return NULL; /* the prefetched copy could not begin */
+		return NULL; /* the prefetched copy could not start */
 	SPW_ASSERT(users->copy);
 	tensor = used(on, saved, users, stream, since);
 	if (tensor && on_finish_if_closing(on))
@@ -98,7 +104,10 @@ static PyObject *tensor_of(struct on_device *on, struct saved *saved, struct use
 	return tensor;
 }
 
-/* @recompute: set if its scope has to be recomputed; returns NULL without an exception then. */
+/*
+ * Take the bytes from the cache. @recompute: set, and NULL returned without an exception, if the
+ * scope has to be recomputed first
+ */
 static PyObject *take(struct on_device *on, struct spw_cache *cache, struct saved *saved,
 		      struct users *users, PyObject *stream, PyObject *since, bool *recompute)
 {
@@ -124,13 +133,13 @@ static PyObject *take(struct on_device *on, struct spw_cache *cache, struct save
 			tensor = tensor_of(on, saved, users, stream, since, &taken);
 			on_unlock(on);
 		}
-		if (taken.lease) /* no copy reads it */
+		if (taken.lease) /* no copy reads the lease */
 			library.give_back(cache, taken.lease);
 	}
 	return tensor;
 }
 
-/* Notes that the backward pass has come to what another scope saved. Return: 0; -1 */
+/* Note that the backward pass has reached the tensors of another scope. Return: 0; -1 */
 static int moves_on(struct on_device *on, struct spw_cache *cache, const struct saved *saved)
 {
 	PyObject *times = on->port->times, *timed;
@@ -150,7 +159,10 @@ static int moves_on(struct on_device *on, struct spw_cache *cache, const struct 
 	return on_call_times(on, cache, names.border);
 }
 
-/* With the lock, before the bytes are asked for. @since: an event before any wait for them */
+/*
+ * Prepare a use, before the bytes are requested. The caller holds on->lock. @since: set to an event
+ * before any wait for the bytes
+ */
 static int use_begin(struct on_device *on, struct spw_cache *cache, const struct saved *saved,
 		     struct users *users, PyObject **stream, PyObject **since)
 {
@@ -227,7 +239,7 @@ PyObject *on_device_use(struct saved *saved)
 
 /* ---- Recomputation ---- */
 
-/* Gives the checksums to a verdict, and the memory to the cache. Return: 0; -1 */
+/* Start the comparison of checksums, and give the memory to the cache. Return: 0; -1 */
 static int restored(struct on_device *on, struct saved *saved, struct users *users,
 		    struct offering *offering, const struct seen *seen, PyObject *frame)
 {
@@ -237,7 +249,7 @@ static int restored(struct on_device *on, struct saved *saved, struct users *use
 	struct spw_cache *cache = version ? on_cache_begin(on) : NULL;
 	int result = cache ? offering_own(on, offering, seen, record, version) : -1;
 
-	/* Before the call, after which other threads take the tensor. */
+	/* Compare before restore(), after which other threads may take the tensor. */
 	if (result == 0 && !users->verdict)
 		users->verdict = PyObject_CallMethodObjArgs((PyObject *)on, names.compare, frame,
 							    users->checksums, offering->held, NULL);
@@ -263,7 +275,7 @@ int on_device_restore(struct on_device *on, struct saved *saved, PyObject *tenso
 	int rc = users ? port_find(on->port, tensor, &seen.device) : -1;
 
 	if (rc == 0 && users->verdict)
-		goto end; /* restored with another tensor on the same memory */
+		goto end; /* already restored, with another tensor on the same memory */
 	if (rc == 0 && seen.device != saved->device) {
 		PyErr_SetString(PyExc_ValueError, "a tensor has become one of another device");
 		rc = -1;

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/using.h - a saved tensor of a device is used */
+/* hooks/using.h - use a saved tensor of a device: copy it in, or recompute it */
 #ifndef SPW_HOOKS_USING_H
 #define SPW_HOOKS_USING_H
 
 #include "users.h"
 
-/* A tensor on the device; the stream that computes now waits for its bytes. */
+/* Make the tensor on the device; the current stream waits for the copy of its bytes. */
 PyObject *on_device_use(struct saved *saved);
-/* What was discarded was recomputed: a verdict says whether to the same bytes. With the lock. */
+/*
+ * Restore a discarded tensor by a recomputed one, and compare their checksums on the device. The
+ * caller holds on->lock.
+ */
 int on_device_restore(struct on_device *on, struct saved *saved, PyObject *tensor, PyObject *frame);
 
 #endif
