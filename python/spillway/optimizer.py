@@ -20,6 +20,7 @@ import errno
 import functools
 import itertools
 import logging
+import operator
 from typing import (Any, Callable, Dict, Iterable, List, Literal, Mapping, NamedTuple, Optional,
                     Sequence, Tuple, Type, Union)
 
@@ -149,11 +150,15 @@ class Optimizer(torch.optim.Optimizer):
                 and issubclass(optimizer_class, torch.optim.Optimizer)):
             raise TypeError("optimizer_class must be a class like torch.optim.AdamW, not "
                             f"{optimizer_class!r}")
-        if tile is not None and library.number("tile", tile, 40) == 0:
-            raise ValueError("tile must be at least 1 element")
-        if commit_every is not None and library.number("commit_every", commit_every, 63) == 0:
-            raise ValueError("commit_every must be at least 1 step")
-        if copies not in (1, 2):
+        if not hasattr(store, "arena_bytes"):
+            raise TypeError(f"store must be an open spillway.Store, not {store!r}")
+        tile = _count("tile", tile, 40, "element")
+        commit_every = _count("commit_every", commit_every, 63, "step")
+        if commit_extra is not None and not callable(commit_extra):
+            raise TypeError("commit_extra must be a function that returns what goes with a commit, "
+                            f"not {commit_extra!r}")
+        _check_flag("masters", masters)
+        if copies not in (1, 2) or type(copies) is not int:
             raise ValueError(f"copies must be 1 or 2, not {copies!r}")
         _check_ways(in_backward, gradients, interleave)
         _check_options(options, "options")
@@ -187,6 +192,7 @@ class Optimizer(torch.optim.Optimizer):
                          or reduced_of("gradients", gradients))
         self._during: Optional[DuringBackward] = None
         self._gradients: Optional[Gradients] = None
+        self._opened: List[Tensor] = []  # the parameters that the records are of
         self._begun = False  # the records are declared, and groups are what they are
         self._resumed = False
         self._ranks = ranks
@@ -282,6 +288,8 @@ class Optimizer(torch.optim.Optimizer):
     def _open(self) -> None:
         """The records of the groups as they are now, in place of those before."""
         laid, params = self._laid(), self._params()
+        self._opened = params
+        self._opened_as = _kinds_of(params)
         self._probed.clear()  # with other parameters
         self._objects = self._named_objects()
         if self._in_backward or self._on_drives:
@@ -302,7 +310,8 @@ class Optimizer(torch.optim.Optimizer):
         records = Records(self._store, layout, self._copies, objects, every)
         self._kinds = list({(tile.group, tile.dtype): tile for tile in layout.tiles}.values())
         if self._on_drives:
-            self._gradients = Gradients(params, records, self._whole, self._reduced)
+            self._gradients = Gradients(
+                params, records, functools.partial(self._whole, to_check=False), self._reduced)
         if self._interleave is not None:
             of_class = self.optimizer_class, self._options
             self._interleaved = Interleaved(
@@ -345,19 +354,40 @@ class Optimizer(torch.optim.Optimizer):
                 hooked.remove()
 
     def _whole_in_backward(self) -> Tiled:
-        tiled = self._whole(to_finish=True)
+        under_way = self._during is not None and self._during.under_way
+        tiled = self._whole(to_finish=True, to_check=not under_way)
         self._check_fields()
         return tiled
 
-    def _whole(self, to_finish: bool = False, to_resume: bool = False) -> Tiled:
+    def _check_parameters(self) -> None:
+        """:raises RuntimeError: they are others than those that the records are of"""
+        params = self._params()
+        if len(params) != len(self._opened) or any(map(operator.is_not, params, self._opened)):
+            raise RuntimeError(
+                "param_groups have other parameters than when the optimizer was made, whose state "
+                "has no records: use add_param_group() before the first step, or make a new "
+                "optimizer")
+        for name, before, now in zip(itertools.chain.from_iterable(self._names), self._opened_as,
+                                     _kinds_of(params)):
+            if before != now:
+                raise RuntimeError(
+                    f"{name} has another type or shape than when the optimizer was created: "
+                    f"{name_of(now[0])} {now[1]}, and was {name_of(before[0])} {before[1]}: create "
+                    "it again, after the last change of the model")
+
+    def _whole(self, to_finish: bool = False, to_resume: bool = False,
+               to_check: bool = True) -> Tiled:
         """The state, declared and of use.
 
+        :raises RuntimeError: as _check_parameters()
         :raises SpillwayError: EEXIST the store has a commit that was not resumed; and as
             Records.attach()
         """
         if not self._begun and self._named_objects() != self._objects:
             raise RuntimeError("parameters have gone to drives since the optimizer was made: make "
                                "it after offload(parameters=True)")
+        if to_check:
+            self._check_parameters()
         assert self._tiled is not None
         self._tiled.check_whole(to_finish)
         if not to_finish and self._during is not None and self._during.under_way:
@@ -532,6 +562,7 @@ class Optimizer(torch.optim.Optimizer):
         :raises SpillwayError: EINVAL the number; a drive failed: the commit before is durable
             still. Of several processes all get it where one fails: the words say which, and why
         """
+        _check_flag("keep_previous", keep_previous)
         if self._commits is None:
             return self._commit(step, extra, keep_previous)
         if keep_previous:
@@ -544,6 +575,8 @@ class Optimizer(torch.optim.Optimizer):
         if extra is None and self.commit_extra is not None:
             extra = self.commit_extra()
         tiled = self._whole()
+        if isinstance(step, bool):
+            raise TypeError("step must be a number, not a bool")
         number = self.steps if step is None else library.number("step", step, 63)
         content = encoded(Checkpoint(self._class_name, self.steps, world(), self._group_options(),
                                      tiled.entries, random_state(), extra, self._names))
@@ -592,6 +625,7 @@ class Optimizer(torch.optim.Optimizer):
         :raises SpillwayError: EUCLEAN the commit is of another model, another class or another
             process; or several processes have opened different ones; nothing is changed
         """
+        _check_flag("random", random)
         found: List[Checkpoint] = []
         if self._ranks is None:
             self._find(found)
@@ -685,6 +719,11 @@ class Optimizer(torch.optim.Optimizer):
         return False
 
 
+def _kinds_of(params: Sequence[Tensor]) -> List[Tuple[torch.dtype, Tuple[int, ...]]]:
+    """The type and shape of each."""
+    return [(param.dtype, tuple(param.shape)) for param in params]
+
+
 def _gradient_type(param: Any) -> torch.dtype:
     """PyTorch 2.10 and later let gradients be of another type than their parameter."""
     return getattr(param, "grad_dtype", None) or param.dtype
@@ -730,6 +769,31 @@ def _compare(optimizer_class: Type[torch.optim.Optimizer], options: Options,
     else:
         _log.info("%s comes to the same bits on %s as on the host, as far as was tried",
                   optimizer_class.__name__, device.type)
+
+
+def _check_flag(name: str, value: Any) -> None:
+    """Any word would count as True.
+
+    :raises TypeError: it is not a bool
+    """
+    if type(value) is not bool:
+        raise TypeError(f"{name} must be True or False, not {value!r}")
+
+
+def _count(name: str, value: Any, bits: int, of: str) -> Optional[int]:
+    """A number of something, at least 1; None where none is given.
+
+    :raises TypeError: it is not a whole number
+    :raises ValueError: it is too small or too large
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} must be a number of {of}s, not {value!r}")
+    count = library.number(name, value, bits)
+    if count == 0:
+        raise ValueError(f"{name} must be at least 1 {of}")
+    return count
 
 
 def _check_ways(in_backward: Reducing, gradients: Reducing, interleave: Any) -> None:

@@ -13,7 +13,7 @@ import spillway
 import spillway.torch
 from conftest import SEED
 from fake_state import FakeStore
-from pairs import (SHAPES, Pair, assert_same, each_class, give_grads, made, of, over,
+from pairs import (SHAPES, Pair, assert_same, each_class, give_grads, made, needs_hooks, of, over,
                    pair_of, reference)
 from spillway._optim.arithmetic import MASTER
 from spillway._optim.layout import lay_out
@@ -400,6 +400,63 @@ def test_wrong_arguments():
     make(adam, params, store)
     with raises(spillway.SpillwayError, "has a state already"):
         make(adam, params, store)
+
+
+@pytest.mark.parametrize("name, value", [
+    ("masters", "compakt"), ("masters", None), ("masters", 1), ("masters", torch.tensor(True)),
+    ("copies", True), ("copies", 1.0), ("copies", "2"), ("tile", True), ("tile", "5"),
+    ("tile", 2.5), ("commit_every", True), ("commit_every", "3"), ("commit_extra", {"a": 1}),
+    ("in_backward", "yes"), ("gradients", None), ("interleave", True), ("memory", True),
+    ("process_group", False), ("process_group", 3)])
+def test_no_option_is_taken_for_another_value(name, value):
+    """In words that name it, before anything is changed."""
+    store = FakeStore()
+    params, _ = made(((30,),))
+    with pytest.raises((TypeError, ValueError), match=f"^{name} must be"):
+        over(params, store=store, **{name: value})
+    assert store.state is None
+
+
+def test_arguments_of_methods_are_not_taken_for_others():
+    params, _ = made(((30,),))
+    store = FakeStore()
+    tiled = over(params, store=store)
+    with raises(TypeError, "random must be True or False, not 'no'"):
+        tiled.resume(random="no")
+    with raises(TypeError, "keep_previous must be True or False, not 'no'"):
+        tiled.commit(keep_previous="no")
+    with raises(TypeError, "step must be a number, not a bool"):
+        tiled.commit(step=True)
+    assert store.committed is None
+    with raises(TypeError, "store must be an open spillway.Store, not '/dev/nvme0n1'"):
+        spillway.torch.Optimizer(torch.optim.AdamW, params, "/dev/nvme0n1")
+
+
+@pytest.mark.parametrize("in_backward", [False, pytest.param(True, marks=needs_hooks)])
+@pytest.mark.parametrize("changed, words", [
+    (lambda tiled, param: tiled.param_groups[0]["params"].append(copy.deepcopy(param)), "other pa"),
+    (lambda tiled, param: tiled.param_groups[0].update(params=[copy.deepcopy(param)]), "other pa"),
+    (lambda tiled, param: tiled.param_groups.append({**tiled.param_groups[0], "params": [
+        copy.deepcopy(param)]}), "other parameters than when the optimizer was made"),
+    (lambda tiled, param: setattr(param, "data", param.data.bfloat16()),
+     r"group0.param0 has another type .*: bfloat16 \(20000,\), and was float32"),
+    (lambda tiled, param: setattr(param, "data", param.data.double()), "created: float64"),
+    (lambda tiled, param: setattr(param, "data", torch.ones(40000)), r"float32 \(40000,\), and was"),
+    (lambda tiled, param: setattr(param, "data", param.data.view(200, 100)), "float32 .200, 100., and"),
+], ids=["one more", "another", "group", "bfloat16", "float64", "longer", "shape"])
+def test_other_parameters_than_the_records_are_of_are_refused(changed, words, in_backward):
+    """Some were stepped in part, in other arithmetic, or not at all, without a word."""
+    (param,), _ = made(((20000,),))
+    tiled = over([param], torch.optim.SGD, lr=0.5, in_backward=in_backward)
+    (param * param).sum().backward()
+    tiled.step()
+    param.grad = None
+    changed(tiled, param)
+    before = param.detach().clone()
+    with raises(RuntimeError, words):
+        (param * param).sum().backward()
+        tiled.step()
+    assert torch.equal(param, before)
 
 
 def test_a_store_that_is_too_small_says_so_at_once():

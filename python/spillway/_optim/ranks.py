@@ -100,6 +100,8 @@ def ranks_of(group: Group) -> Optional[Ranks]:
         if group != "all":
             raise ValueError(f'process_group must be a group, "all" or None, not {group!r}')
         return Ranks(None) if world()[1] > 1 else None
+    if not hasattr(group, "size"):
+        raise ValueError(f'process_group must be a group, "all" or None, not {group!r}')
     ranks = Ranks(group)
     return ranks if ranks.count > 1 else None
 
