@@ -2,13 +2,15 @@
 /*
  * alloc/alloc.c - extent allocator: two-level segregated fit
  *
- * Every extent, allocated or free, has a descriptor in one table, reserved at open and committed by
- * use. Descriptor 0 stands before the first and behind the last extent and belongs to no list.
+ * Every extent, allocated or free, has a descriptor in one table, whose memory is reserved at open
+ * and committed on first use. Descriptor 0 is a sentinel before the first and behind the last
+ * extent; it is on no list.
  *
- * A free extent is on the list of its size class. Lengths below 32 have a class each; above, every
- * power of two has 32 of equal width. Two levels of bitmaps find the next non-empty class.
+ * A free extent is on the list of its size class. Each length below 32 has its own class; above,
+ * every power of two is divided into 32 classes of equal width. Two levels of bitmaps find the next
+ * non-empty class.
  *
- * Invariants, cited in asserts and tests; spw_alloc__verify() returns the number of a broken one
+ * Invariants, cited in asserts and tests; spw_alloc__verify() returns the number of a violated one
  *
  *   ALLOC-1  In address order the extents tile 0 .. blocks_total - 1: each starts where the one
  *            before it ends, and none is empty. So no two overlap, and their lengths sum up to
@@ -18,10 +20,10 @@
  *   ALLOC-4  A free extent is on exactly one list, the one of its class; nothing else is on a list.
  *   ALLOC-5  A bit is set in the second level if and only if that class's list is not empty, in the
  *            first level if and only if its word of the second level is not zero.
- *   ALLOC-6  The counters say what the extents say.
+ *   ALLOC-6  blocks_free and extents_used agree with the extents.
  *   ALLOC-7  A descriptor below descs_fresh is descriptor 0, or an extent, or on the chain of spare
- *            ones, and only one of these. As free extents are at most one more than allocated ones
- *            (ALLOC-2), 2 * extents_max + 2 descriptors never run out.
+ *            descriptors, and only one of these. As there is at most one more free extent than
+ *            allocated ones (ALLOC-2), 2 * extents_max + 2 descriptors never run out.
  *   ALLOC-8  At most extents_max extents are allocated.
  */
 #include "alloc/alloc.h"
@@ -48,18 +50,18 @@
 struct desc {
 	uint64_t start_block;
 	uint64_t len_blocks;
-	uint32_t address_prev, address_next; /* neighbours; 0 at both ends */
-	/* free: in the class's list, 0 at its head; DESC_USED; DESC_SPARE */
+	uint32_t address_prev, address_next; /* neighbours by address; 0 at both ends */
+	/* previous on the list of its class, 0: the head; or DESC_USED, DESC_SPARE */
 	uint32_t list_prev;
-	/* free: in the class's list; spare: in the chain of spare ones; 0 at the end */
+	/* next on the list of its class or on the chain of spare descriptors; 0 at the end */
 	uint32_t list_next;
 };
 
 struct spw_alloc {
 	struct desc *descs;
 	uint64_t descs_max;
-	uint64_t descs_fresh; /* those from here on have never been used */
-	uint32_t desc_spare;  /* head of the chain of freed ones */
+	uint64_t descs_fresh; /* descriptors from this index on have never been used */
+	uint32_t desc_spare;  /* head of the chain of spare descriptors; 0: empty */
 	uint64_t blocks_total;
 	uint64_t blocks_free;
 	uint64_t extents_max;
@@ -88,7 +90,7 @@ static uint32_t class_of(uint64_t len_blocks)
 	       ((uint32_t)(len_blocks >> (log2 - SECOND_BITS)) - SECOND_COUNT);
 }
 
-/* The lowest class all of whose extents hold @len_blocks. */
+/* The lowest class whose extents are all at least @len_blocks long. */
 static uint32_t class_surely_fitting(uint64_t len_blocks)
 {
 	if (len_blocks < SECOND_COUNT)
@@ -96,7 +98,7 @@ static uint32_t class_surely_fitting(uint64_t len_blocks)
 	return class_of(len_blocks + (UINT64_C(1) << (log2_floor(len_blocks) - SECOND_BITS)) - 1);
 }
 
-/* The first class from @from on that has extents, or CLASS_NONE. */
+/* The lowest class at or above @from that has extents, or CLASS_NONE. */
 static uint32_t class_from(const struct spw_alloc *alloc, uint32_t from)
 {
 	uint32_t first = from / SECOND_COUNT;
@@ -109,17 +111,18 @@ static uint32_t class_from(const struct spw_alloc *alloc, uint32_t from)
 			return CLASS_NONE;
 		first = (uint32_t)__builtin_ctzll(firsts);
 		second = alloc->second_bits[first];
-		SPW_ASSERT(second != 0); /* ALLOC-5 */
+		SPW_ASSERT(second != 0); /* a set bit means a list that is not empty (ALLOC-5) */
 	}
 	return first * SECOND_COUNT + (uint32_t)__builtin_ctz(second);
 }
 
-/* The highest class that has extents; there is one. */
+/* The highest class that has extents; at least one extent must be free. */
 static uint32_t class_top(const struct spw_alloc *alloc)
 {
 	uint32_t first = log2_floor(alloc->first_bits);
 
-	SPW_ASSERT(alloc->second_bits[first] != 0); /* ALLOC-5 */
+	/* a set bit means a list that is not empty (ALLOC-5) */
+	SPW_ASSERT(alloc->second_bits[first] != 0);
 	return first * SECOND_COUNT + log2_floor(alloc->second_bits[first]);
 }
 
@@ -187,7 +190,7 @@ static void list_remove(struct spw_alloc *alloc, uint32_t index)
 	}
 }
 
-/* Give a free extent another place. Keeps its turn in the list where the class stays the same. */
+/* Change start and length of a free extent; it keeps its place on the list if its class does. */
 static void list_resize(struct spw_alloc *alloc, uint32_t index, uint64_t start_block,
 			uint64_t len_blocks)
 {
@@ -259,7 +262,7 @@ void spw_alloc__close(struct spw_alloc *alloc)
 
 /* ---- Allocate -------------------------------------------------------------------------------- */
 
-/* The first of up to @look_max extents of a list that holds @len_blocks; 0: none of them. */
+/* Of a class's first @look_max extents, the first of at least @len_blocks; 0: there is none. */
 static uint32_t first_fit(const struct spw_alloc *alloc, uint32_t class, uint64_t len_blocks,
 			  uint64_t look_max)
 {
@@ -285,7 +288,7 @@ static uint32_t longest(const struct spw_alloc *alloc, uint32_t class)
 	return best;
 }
 
-/* O(1): one of the first of the request's own class, else of one that surely fits. */
+/* O(1): one of the first of the request's own class, else the head of a class that surely fits. */
 static uint32_t good_fit(const struct spw_alloc *alloc, uint64_t len_blocks)
 {
 	uint32_t index = first_fit(alloc, class_of(len_blocks), len_blocks, LOOK_MAX);
@@ -332,10 +335,12 @@ int spw_alloc__get(struct spw_alloc *alloc, uint64_t len_blocks, struct spw_exte
 	SPW_ASSERT(len_blocks > 0);
 	*extent = (struct spw_extent){0};
 	if (len_blocks > alloc->blocks_free ||
-	    alloc->extents_used == alloc->extents_max) /* ALLOC-8 */
+	    /* at most extents_max are allocated (ALLOC-8) */
+	    alloc->extents_used == alloc->extents_max)
 		return -ENOSPC;
 	index = good_fit(alloc, len_blocks);
-	if (!index) /* the whole list: free extents are at most one more than others (ALLOC-2) */
+	/* search the whole list, of at most extents_max + 1 free extents (ALLOC-2) */
+	if (!index)
 		index = first_fit(alloc, class_of(len_blocks), len_blocks, alloc->extents_max + 1);
 	if (!index)
 		return -ENOSPC;
@@ -349,7 +354,8 @@ int spw_alloc__get_some(struct spw_alloc *alloc, uint64_t len_blocks, struct spw
 
 	SPW_ASSERT(len_blocks > 0);
 	*extent = (struct spw_extent){0};
-	if (alloc->blocks_free == 0 || alloc->extents_used == alloc->extents_max) /* ALLOC-8 */
+	/* at most extents_max are allocated (ALLOC-8) */
+	if (alloc->blocks_free == 0 || alloc->extents_used == alloc->extents_max)
 		return -ENOSPC;
 	if (len_blocks <= alloc->blocks_free)
 		index = good_fit(alloc, len_blocks);
@@ -361,7 +367,7 @@ int spw_alloc__get_some(struct spw_alloc *alloc, uint64_t len_blocks, struct spw
 	return 0;
 }
 
-/* The blocks of a free extent from @start_block on become one of their own. */
+/* Split a free extent: its blocks from @start_block on become a free extent of their own. */
 static uint32_t part(struct spw_alloc *alloc, uint32_t index, uint64_t start_block)
 {
 	uint32_t rest = desc_get(alloc);
@@ -395,7 +401,8 @@ int spw_alloc__get_at(struct spw_alloc *alloc, uint64_t start_block, uint64_t le
 	desc = &alloc->descs[index];
 	if (!is_free(desc) || len_blocks > desc->start_block + desc->len_blocks - start_block)
 		return -EEXIST;
-	if (alloc->extents_used == alloc->extents_max) /* ALLOC-8 */
+	/* at most extents_max are allocated (ALLOC-8) */
+	if (alloc->extents_used == alloc->extents_max)
 		return -ENOSPC;
 	if (start_block > desc->start_block)
 		index = part(alloc, index, start_block);
@@ -405,7 +412,7 @@ int spw_alloc__get_at(struct spw_alloc *alloc, uint64_t start_block, uint64_t le
 
 /* ---- Free ------------------------------------------------------------------------------------ */
 
-/* Take an extent out of the address order; its blocks have gone to a neighbour. */
+/* Remove an extent from the address order after a neighbour took over its blocks. */
 static void absorb(struct spw_alloc *alloc, uint32_t index)
 {
 	const struct desc *desc = &alloc->descs[index];
@@ -428,7 +435,7 @@ void spw_alloc__put(struct spw_alloc *alloc, const struct spw_extent *extent)
 	alloc->blocks_free += len_blocks;
 	alloc->extents_used--;
 
-	/* ALLOC-2: a free neighbour takes the blocks; of two, the lower one takes all. */
+	/* Free extents are never neighbours (ALLOC-2): merge into the lower free one. */
 	prev = desc->address_prev;
 	next = desc->address_next;
 	if (is_free(&alloc->descs[prev])) {
@@ -470,7 +477,7 @@ struct count {
 	uint64_t extents_used, extents_free, blocks_free;
 };
 
-/* ALLOC-1, 2, 3, and 7 of the descriptors met. Ends: each step goes up in address. */
+/* Check ALLOC-1 to 3, and 7 for each descriptor met. Terminates: addresses only increase. */
 static int verify_addresses(const struct spw_alloc *alloc, struct count *count)
 {
 	uint32_t prev = 0, index = alloc->descs[0].address_next;
@@ -500,7 +507,7 @@ static int verify_addresses(const struct spw_alloc *alloc, struct count *count)
 	return alloc->descs[0].address_prev == prev ? 0 : 3;
 }
 
-/* ALLOC-4 and 5 for one class. */
+/* Check one class: free extents only, on the right list, and the bit of the class (ALLOC-4, 5). */
 static int verify_class(const struct spw_alloc *alloc, uint32_t class, uint64_t *listed,
 			uint64_t listed_max)
 {
@@ -521,7 +528,7 @@ static int verify_class(const struct spw_alloc *alloc, uint32_t class, uint64_t 
 	return 0;
 }
 
-/* ALLOC-4 and 5. */
+/* Check all lists: each free extent is on one, and both levels of bits are right (ALLOC-4, 5). */
 static int verify_lists(const struct spw_alloc *alloc, const struct count *count)
 {
 	uint64_t listed = 0;
@@ -540,7 +547,7 @@ static int verify_lists(const struct spw_alloc *alloc, const struct count *count
 	return listed == count->extents_free ? 0 : 4;
 }
 
-/* ALLOC-7. */
+/* Check that every descriptor ever used is descriptor 0, an extent or spare (ALLOC-7). */
 static int verify_spares(const struct spw_alloc *alloc, const struct count *count)
 {
 	uint64_t spares = 0;

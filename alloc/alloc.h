@@ -7,17 +7,17 @@
  *
  * Contract
  *   Blocks     numbered 0 .. blocks_total - 1. Extents never overlap and are never empty.
- *   Errors     0 or a negative errno; spw_last_error() has words for what spw_alloc__open()
- *              returns, -ENOSPC of the others is an answer and has none. Freeing what is not
- *              allocated is a programming error: an assert, kept in release builds.
- *   Order      An extent is cut from the low end of a free one: of its own size class if one of the
- *              first eight there fits, else of the lowest class that surely fits; and the rest is
- *              the next to be cut in its class. So what is allocated in turn lies in turn until a
- *              better fitting hole is freed or the free extent ends, and an allocator with nothing
- *              allocated starts again at block 0. No more is promised: freed holes of one class are
- *              reused latest first, not by address.
- *   Memory     all metadata is allocated by spw_alloc__open(), in proportion to the extents that
- *              may exist at once; none later.
+ *   Errors     0 or a negative errno; spw_alloc__open() sets spw_last_error() when it fails; the
+ *              -ENOSPC of the other functions is an ordinary answer and sets no message. Freeing
+ *              what is not allocated is a programming error: an assert, kept in release builds.
+ *   Order      An extent is cut from the low end of a free extent: one of the first eight in the
+ *              request's own size class if one of them fits, else one of the lowest class that
+ *              surely fits. The remainder goes to the head of its class's list and is cut next. So
+ *              successive allocations are adjacent until a better fitting hole is freed or the free
+ *              extent is used up, and an empty allocator starts at block 0. Nothing else is
+ *              guaranteed: freed holes of one class are reused last in, first out, not by address.
+ *   Memory     spw_alloc__open() allocates all metadata, in proportion to the extents that may
+ *              exist at once; no memory is allocated later.
  */
 #ifndef SPW_ALLOC_H
 #define SPW_ALLOC_H
@@ -33,14 +33,15 @@ struct spw_alloc; /* opaque */
 struct spw_extent {
 	uint64_t start_block;
 	uint64_t len_blocks;
-	/* the allocator's own, never 0: names the extent as long as it is allocated */
+	/* the allocator's name for the extent while it is allocated; never 0 */
 	uint32_t handle;
 };
 
 /**
  * spw_alloc__open - an allocator over @blocks_total free blocks
- * @extents_max:  allocated extents that may exist at once; memory is reserved for that many (and
- *                the free ones between them) and committed as it is used
+ * @extents_max:  how many allocated extents may exist at once; memory for their descriptors, and
+ *                for those of the free extents between them, is reserved now and committed as it is
+ *                used
  *
  * Return: 0; -EINVAL blocks_total is 0 or above SPW_ALLOC_BLOCKS_MAX, or extents_max is 0 or above
  * SPW_ALLOC_EXTENTS_MAX; -ENOMEM.
@@ -61,35 +62,38 @@ int spw_alloc__get(struct spw_alloc *alloc, uint64_t len_blocks, struct spw_exte
 
 /**
  * spw_alloc__get_some - allocate up to @len_blocks contiguous blocks: as many as asked for if
- * possible, else one of the largest free extents, whole
+ * possible, else all of one of the largest free extents
  *
- * Always constant time: it looks at a bounded number of extents of one class, so what it gives may
- * be up to 1/32 shorter than the best there is.
+ * Always constant time: it looks at a bounded number of extents of one class, so the extent may be
+ * up to 1/32 shorter than the longest free one.
  *
  * Return: 0; -ENOSPC nothing is free at all, or extents_max is reached.
  */
 int spw_alloc__get_some(struct spw_alloc *alloc, uint64_t len_blocks, struct spw_extent *extent);
 
 /**
- * spw_alloc__get_at - allocate these very blocks, as they were before a restart
+ * spw_alloc__get_at - allocate exactly these blocks, which were allocated before a restart
  *
- * Constant time if they lie behind all that is allocated; else linear in the extents behind them.
+ * Constant time if they lie behind all allocated extents; else linear in the number of extents
+ * behind them.
  *
- * Return: 0; -ERANGE beyond the end, or none; -EEXIST some are allocated; -ENOSPC extents_max is
- * reached.
+ * Return: 0; -ERANGE the range is empty or ends beyond the last block; -EEXIST some of the blocks
+ * are allocated; -ENOSPC extents_max is reached.
  */
 int spw_alloc__get_at(struct spw_alloc *alloc, uint64_t start_block, uint64_t len_blocks,
 		      struct spw_extent *extent);
 
-/* Give an extent back as it was allocated (asserted); joins free neighbours. O(1). */
+/*
+ * Free an extent, exactly as it was allocated (asserted), and merge it with free neighbours. O(1).
+ */
 void spw_alloc__put(struct spw_alloc *alloc, const struct spw_extent *extent);
 
-/* The allocated extent of a handle (asserted): for the caller that keeps the handle alone. */
+/* Look up an allocated extent (asserted) by its handle, for callers that store only the handle. */
 void spw_alloc__extent(const struct spw_alloc *alloc, uint32_t handle, struct spw_extent *extent);
 
 uint64_t spw_alloc__blocks_free(const struct spw_alloc *alloc);
 
-/* For tests: check every invariant of alloc.c. Return: 0, or the number of a broken one. */
+/* For tests: check every invariant of alloc.c. Return: 0, or the number of a violated one. */
 int spw_alloc__verify(const struct spw_alloc *alloc);
 
 #endif
