@@ -2,21 +2,22 @@
 /*
  * layout/commit.c - encode and decode commit blocks and manifests
  *
- * Invariants; decode refuses what breaks one, and the tests name them by number. docs/FORMAT.md has
- * each field.
+ * Invariants; decoding fails if one is violated, and the tests name them by number. docs/FORMAT.md
+ * describes each field.
  *
  *   COMMIT-1  A block is 4096 bytes of little-endian fields of fixed width. It begins with the
- *             magic and ends with the XXH3-64 of all bytes before.
- *   COMMIT-2  It names the store, the partition and the slot in which it lies.
- *   COMMIT-3  sequence is 1 to 2^62; number is below 2^63, and above that of the previous one.
- *   COMMIT-4  A piece is 1 to chunk_bytes long and lies on a drive of the store. All of an object
- *             but the last are whole blocks. The two of a pair have the same length and checksum
- *             and lie on different drives; the second may lie on none.
- *   COMMIT-5  The pieces of the manifest are as long as the manifest. Reserved bytes are zero.
+ *             magic number and ends with the XXH3-64 of all bytes before it.
+ *   COMMIT-2  The block names the store, the partition and the slot in which it is stored.
+ *   COMMIT-3  sequence is 1 to 2^62; number is below 2^63, and above that of the previous commit.
+ *   COMMIT-4  A piece is 1 to chunk_bytes long and lies on a drive of the store. Every piece of an
+ *             object except the last is a whole number of blocks. The two pieces of a pair have the
+ *             same length and checksum and lie on different drives; the second may be missing.
+ *   COMMIT-5  The lengths of the manifest's pieces add up to that of the manifest. Reserved bytes
+ *             are zero.
  *   COMMIT-6  A manifest has the store, the partition, the sequence and the number of the block
  *             that names it.
- *   COMMIT-7  Its tables and its record fill it exactly, and the pieces of each object are as long
- *             as the object.
+ *   COMMIT-7  The tables and the record of a manifest fill it exactly, and the pieces of each
+ *             object add up to its length.
  *   COMMIT-8  Version 1 has no members and nothing mirrored; version 2 has members, all of them
  *             drives of the store. The manifest has the version of its block.
  */
@@ -39,7 +40,7 @@
 static const char block_magic[8] = {'S', 'P', 'W', 'C', 'O', 'M', 'I', 'T'};
 static const char manifest_magic[8] = {'S', 'P', 'W', 'M', 'A', 'N', 'I', 'F'};
 
-/* COMMIT-1 */
+/* A commit block on the drive: little-endian, without padding (COMMIT-1). */
 struct disk_block {
 	char magic[8];
 	uint32_t version;
@@ -99,8 +100,10 @@ void spw_layout__commit_encode(const struct spw_commit *commit,
 		.members = commit->members,
 	};
 
-	SPW_ASSERT(commit->slot < SPW_COMMIT_SLOTS);           /* COMMIT-2 */
-	SPW_ASSERT(commit->members != 0 || !commit->mirrored); /* COMMIT-8 */
+	/* the slot in which the block lies */
+	SPW_ASSERT(commit->slot < SPW_COMMIT_SLOTS);
+	/* version 1 has no members and nothing mirrored (COMMIT-8) */
+	SPW_ASSERT(commit->members != 0 || !commit->mirrored);
 	SPW_ASSERT(commit->piece_count > 0 && commit->piece_count <= SPW_COMMIT_PIECES_MAX);
 	memcpy(disk.magic, block_magic, sizeof(disk.magic));
 	memcpy(disk.store_uuid, place->store_uuid, sizeof(disk.store_uuid));
@@ -122,7 +125,7 @@ static const char *pair_fault(const struct spw_commit_place *place,
 	return NULL;
 }
 
-/* COMMIT-4: one object's pieces, as long as all of it. Return: NULL, or what is wrong. */
+/* Check the pieces of one object, @len_bytes in all (COMMIT-4). Return: NULL, or what is wrong. */
 static const char *pieces_fault(const struct spw_commit_place *place,
 				const struct spw_commit_piece *pieces, uint64_t count,
 				uint64_t len_bytes, bool mirrored)
@@ -159,7 +162,7 @@ static bool is_zero(const void *bytes, size_t len)
 	return len == 0;
 }
 
-/* COMMIT-8 */
+/* Check members and the mirrored flag against the version (COMMIT-8). */
 static const char *version_fault(const struct disk_block *disk,
 				 const struct spw_commit_place *place)
 {
@@ -177,7 +180,7 @@ static const char *version_fault(const struct disk_block *disk,
 		       : "it names drives that the store has not";
 }
 
-/* COMMIT-2, COMMIT-3, COMMIT-5 */
+/* Check place, sequence, number, reserved bytes and pieces of a block (COMMIT-2, 3, 5). */
 static const char *block_fault(const struct disk_block *disk, const struct spw_commit_place *place,
 			       unsigned slot)
 {
@@ -281,7 +284,7 @@ void spw_layout__manifest_encode(const struct spw_manifest *manifest,
 		       manifest->record_bytes);
 }
 
-/* COMMIT-6 */
+/* Does the manifest belong to the block that names it (COMMIT-6)? Return: NULL, or why not. */
 static const char *header_fault(const struct disk_manifest *disk,
 				const struct spw_commit_place *place,
 				const struct spw_commit *commit)
@@ -298,7 +301,7 @@ static const char *header_fault(const struct disk_manifest *disk,
 	return NULL;
 }
 
-/* COMMIT-7 */
+/* Check that the pieces of each object add up to its length, and none is left over (COMMIT-7). */
 static const char *tables_fault(const struct spw_manifest *manifest,
 				const struct spw_commit_place *place)
 {
@@ -340,7 +343,7 @@ int spw_layout__manifest_decode(const uint8_t *bytes, size_t len,
 	*why = header_fault(&disk, place, commit);
 	if (*why)
 		return -EUCLEAN;
-	/* Each below what is left, so that no product overflows. */
+	/* Each count is bounded by the rest of the bytes, so that no product below overflows. */
 	*why = "the tables of the manifest do not fill it";
 	if (disk.object_count > rest / sizeof(struct spw_commit_object) ||
 	    disk.piece_count > rest / sizeof(struct spw_commit_piece) || disk.record_bytes > rest)

@@ -2,14 +2,15 @@
 /*
  * layout/layout.c - encode, decode and choose superblocks
  *
- * Invariants of an intact copy; decode refuses a copy that breaks one, and the tests name them by
+ * Invariants of an intact copy; decoding fails if one is violated, and the tests name them by
  * number. docs/FORMAT.md has each field's range.
  *
  *   LAYOUT-1   4096 bytes of little-endian fields of fixed width, without implicit padding.
  *   LAYOUT-2   It begins with the magic and ends with the XXH3-64 of all bytes before. Both, and
- *              the version, stay where they are: so damage and age can be told apart.
+ *              the version, have the same offsets in every version, so that damage and a newer
+ *              version can be told apart.
  *   LAYOUT-3   version is 1 to SPW_FORMAT_VERSION, header_bytes is 4096.
- *   LAYOUT-4   copy_index is the place where the copy was found.
+ *   LAYOUT-4   copy_index is the slot in which the copy was found.
  *   LAYOUT-5   Reserved bytes and unknown flags are zero.
  *   LAYOUT-6   No incompatible feature is set that this version does not know.
  *   LAYOUT-7   sequence is 1 to SPW_LAYOUT_SEQUENCE_MAX.
@@ -21,10 +22,10 @@
  *              block_bytes, and a partition holds at least one chunk, and the blocks for commits.
  *   LAYOUT-13  The partitions lie between the reserved areas, 1 MiB at each end; no sum overflows.
  *
- * And of the place of a copy that is not intact, beside one that is
- *   LAYOUT-14  Each byte is zero or as the intact copy has it, but for copy_index, flags, sequence
- *              and checksum: so a write of that copy, or of zeros, looks that was cut off. Any
- *              other byte was written by other software.
+ * Invariant of a damaged copy whose other copy is intact
+ *   LAYOUT-14  Each byte is zero or as in the intact copy, except for copy_index, flags, sequence
+ *              and checksum: that is what an interrupted write of the copy, or of zeros, leaves
+ *              behind. Any other byte was written by other software.
  */
 #include "layout/layout.h"
 
@@ -42,7 +43,10 @@
 
 static const char magic[8] = {'S', 'P', 'I', 'L', 'L', 'W', 'A', 'Y'};
 
-/* LAYOUT-1. UUIDs lie behind the first 2 KiB, where random bytes could be another's magic. */
+/*
+ * Offsets of the fields (LAYOUT-1). The random bytes of UUIDs lie beyond the first 2 KiB, where
+ * they could be mistaken for a file system's magic number.
+ */
 enum place {
 	AT_MAGIC = 0x000,
 	AT_VERSION = 0x008,
@@ -57,7 +61,7 @@ enum place {
 	AT_CHECKSUM = 0xff8,
 };
 
-/* The fields that stand on the drive as they do in memory. */
+/* The fields that are copied as they are between drive and memory. */
 #define FIELD(at, name)                                            \
 	{                                                          \
 		at, offsetof(struct spw_superblock, name),         \
@@ -144,9 +148,9 @@ static bool is_zero(const uint8_t *bytes, size_t len)
 	return len == 0;
 }
 
-/* The checks return NULL, or what is wrong. */
+/* Each of the checks below returns NULL, or what is wrong. */
 
-/* LAYOUT-10 */
+/* Block and chunk sizes are powers of two within their ranges (LAYOUT-10). */
 static const char *units_fault(const struct spw_superblock *sb)
 {
 	if (!spw_is_power_of_two(sb->block_bytes) || sb->block_bytes < SPW_LAYOUT_BLOCK_BYTES)
@@ -163,7 +167,7 @@ static const char *units_fault(const struct spw_superblock *sb)
 	return NULL;
 }
 
-/* LAYOUT-12 */
+/* A partition holds at least one chunk and the blocks for commits (LAYOUT-12). */
 static uint64_t partition_bytes_min(const struct spw_superblock *sb)
 {
 	bool commits = (sb->features_incompatible & SPW_FEATURE_COMMITS) != 0;
@@ -186,12 +190,12 @@ int spw_layout__plan(struct spw_superblock *sb, uint64_t device_size_bytes)
 	sb->device_bytes = spw_round_down(device_size_bytes, unit_bytes);
 	if (sb->device_bytes < SPW_LAYOUT_DEVICE_BYTES_MIN)
 		return -ENOSPC;
-	/* Units of allocation may be larger than the reserved area. */
+	/* A unit of allocation may be larger than the reserved area. */
 	sb->data_offset_bytes = spw_round_up(SPW_LAYOUT_RESERVED_BYTES, sb->block_bytes);
 	if (sb->data_offset_bytes > sb->device_bytes - SPW_LAYOUT_RESERVED_BYTES)
 		return -ENOSPC;
 	data_bytes = sb->device_bytes - SPW_LAYOUT_RESERVED_BYTES - sb->data_offset_bytes;
-	/* Partitions begin on the drive's own large units, if chunks are as large. */
+	/* Align partitions to 1 MiB, for a drive's internal units, if chunks are that large. */
 	align_bytes = sb->chunk_bytes < SPW_LAYOUT_RESERVED_BYTES ? sb->chunk_bytes
 								  : SPW_LAYOUT_RESERVED_BYTES;
 	if (align_bytes < sb->block_bytes)
@@ -226,7 +230,7 @@ static void copy_fields(const uint8_t *block, struct spw_superblock *sb)
 		memcpy((char *)sb + fields[i].in_memory, block + fields[i].at, fields[i].bytes);
 }
 
-/* LAYOUT-3, LAYOUT-4, LAYOUT-5, once it is known that the version is not newer */
+/* Check the header (LAYOUT-3 to 5) of a version that is known not to be newer. */
 static const char *header_fault(const uint8_t *block, unsigned copy)
 {
 	if (get32(block, AT_VERSION) == 0)
@@ -248,7 +252,7 @@ static bool uuids_equal(const uint8_t *a, const uint8_t *b)
 	return memcmp(a, b, 16) == 0;
 }
 
-/* LAYOUT-9 for drive @index: its UUID is not zero and not one that came before. */
+/* The UUID of drive @index is not zero, the store's or a previous drive's (LAYOUT-9). */
 static bool drive_uuid_is_valid(const struct spw_superblock *sb, unsigned index)
 {
 	const uint8_t *uuid = sb->drive_uuids[index];
@@ -261,7 +265,7 @@ static bool drive_uuid_is_valid(const struct spw_superblock *sb, unsigned index)
 	return true;
 }
 
-/* LAYOUT-7, LAYOUT-8, LAYOUT-9 */
+/* Sequence, drive count and index, and UUIDs are in range (LAYOUT-7 to 9). */
 static const char *identity_fault(const struct spw_superblock *sb)
 {
 	if (sb->sequence == 0 || sb->sequence > SPW_LAYOUT_SEQUENCE_MAX)
@@ -282,7 +286,7 @@ static const char *identity_fault(const struct spw_superblock *sb)
 	return NULL;
 }
 
-/* LAYOUT-11, LAYOUT-12, LAYOUT-13 */
+/* Device size and partitions fit each other (LAYOUT-11 to 13). */
 static const char *geometry_fault(const struct spw_superblock *sb)
 {
 	uint64_t data_bytes;
@@ -305,7 +309,7 @@ static const char *geometry_fault(const struct spw_superblock *sb)
 	if (sb->data_offset_bytes > sb->device_bytes - SPW_LAYOUT_RESERVED_BYTES)
 		return "its partitions begin behind the end of the drive";
 	data_bytes = sb->device_bytes - SPW_LAYOUT_RESERVED_BYTES - sb->data_offset_bytes;
-	/* Divided, not multiplied: the product of two fields may overflow. */
+	/* Divide: the product of the two fields could overflow. */
 	if (sb->partition_bytes > data_bytes / sb->partition_count)
 		return "its partitions do not fit the drive";
 	return NULL;
@@ -316,7 +320,7 @@ static int decode_fields(const uint8_t *block, unsigned copy, struct spw_superbl
 {
 	uint64_t checksum = checksum_of(block);
 
-	/* LAYOUT-2 first: until the checksum is right, no field says anything. */
+	/* Magic number and checksum first (LAYOUT-2): the fields of a damaged copy mean nothing. */
 	*why = "it has no magic";
 	if (memcmp(block + AT_MAGIC, magic, sizeof(magic)) != 0)
 		return -EMEDIUMTYPE;
@@ -330,7 +334,7 @@ static int decode_fields(const uint8_t *block, unsigned copy, struct spw_superbl
 	if (*why)
 		return -EUCLEAN;
 	copy_fields(block, sb);
-	/* LAYOUT-6 before the fields, whose meaning an unknown feature may change. */
+	/* Unknown features before the fields, whose meaning they may change (LAYOUT-6). */
 	*why = "it uses a feature that this version does not know";
 	if ((sb->features_incompatible & ~SPW_FEATURES_INCOMPATIBLE) != 0)
 		return -EPROTONOSUPPORT;
@@ -355,7 +359,7 @@ int spw_layout__decode(const uint8_t block[SPW_SUPERBLOCK_BYTES], unsigned copy,
 	return rc;
 }
 
-/* How much an errno says about a drive whose copies are both unusable. */
+/* How informative an errno is about a drive whose copies are both unusable. */
 static int weight_of(int error)
 {
 	switch (error) {
@@ -377,7 +381,7 @@ int spw_layout__choose(const struct spw_superblock copies[2], const int results[
 	return weight_of(results[1]) > weight_of(results[0]) ? results[1] : results[0];
 }
 
-/* LAYOUT-14: copy_index, flags, sequence; checksum */
+/* Bytes in which two copies may differ: copy_index, flags, sequence, checksum (LAYOUT-14). */
 static bool may_differ(size_t at)
 {
 	return (at >= AT_COPY_INDEX && at < AT_FEATURES) || at >= AT_CHECKSUM;
