@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* util/checksum.c - by what the CPU has: with SSE2 it takes nearly twice as long as with AVX2 */
+/* util/checksum.c - picks the XXH3 for this CPU: SSE2 takes nearly twice as long as AVX2 */
 #include "util/checksum.h"
 
 #include "util/checksum_wide.h"

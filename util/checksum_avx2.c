@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* util/checksum_avx2.c - XXH3 with AVX2; the Makefile has it compiled for that */
+/* util/checksum_avx2.c - XXH3 with AVX2; the Makefile compiles this file with -mavx2 */
 #include "util/checksum_wide.h"
 
 #ifdef __AVX2__

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* util/checksum_avx512.c - XXH3 with AVX-512; the Makefile has it compiled for that */
+/* util/checksum_avx512.c - XXH3 with AVX-512; the Makefile compiles this file with -mavx512f */
 #include "util/checksum_wide.h"
 
 #ifdef __AVX512F__

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* util/counters.c - the tables of counters, for those who show all of them */
+/* util/counters.c - spw_counter_get(): tables that describe each public counter */
 #include <errno.h>
 #include <string.h>
 

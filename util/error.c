@@ -40,7 +40,7 @@ static const struct {
 		 "the drive if that repeats)"},
 };
 
-/* Return: NULL: it means here what it means elsewhere. */
+/* What an errno means in this library. Return: NULL: the same as elsewhere. */
 static const char *own_meaning(int positive)
 {
 	for (size_t i = 0; i < SPW_ARRAY_LEN(own_meanings); i++)
@@ -59,11 +59,11 @@ const char *spw_strerror(int error)
 
 static void set_last_error(const char *format, va_list args)
 {
-	/* Formatted apart first: an argument may be the last error itself. */
+	/* Formatted into a buffer of its own: an argument may be the last error itself. */
 	char text[TEXT_BYTES_MAX];
 
 	(void)vsnprintf(text, sizeof(text), format, args);
-	/* A path, a label, the name of a process: they must not control the terminal. */
+	/* Paths, labels and process names must not send control codes to the terminal. */
 	spw_make_printable(text);
 	memcpy(last_error, text, sizeof(text));
 }
@@ -78,7 +78,7 @@ int spw_error(int error, const char *format, ...)
 	return error;
 }
 
-/* The kernel says EILSEQ of blocks; of the system's errnos it alone has words about text. */
+/* EILSEQ is replaced: the kernel returns it for blocks, but strerror() talks about text. */
 int spw_error_errno(int error, const char *format, ...)
 {
 	int positive = error < 0 ? -error : error;
@@ -122,10 +122,10 @@ void spw_log(const struct spw_log *log, enum spw_log_level level, const char *fo
 	log->write(log->context, level, text);
 }
 
-/* Bytes of a UTF-8 character that is not a control (9b is like ESC [, as c2 9b, too); 0: none. */
+/* Length of a printable UTF-8 character, else 0 (U+009B, c2 9b, is a control: it means ESC [). */
 static size_t shown_bytes(const unsigned char *at)
 {
-	/* By the first byte, what the second may be: RFC 3629. */
+	/* For each range of first bytes, the range of the second byte (RFC 3629). */
 	static const struct {
 		unsigned char first, last, second_min, second_max, len;
 	} forms[] = {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* util/file.c - small files, as the kernel shows itself in them */
+/* util/file.c - reads small files of /sys and /proc, folders, and record locks */
 #include "util/util.h"
 
 #include <dirent.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* util/fork.c - the list of descriptors that are closed in children of fork(2) */
+/* util/fork.c - spw_fork_add(): descriptors that are closed in children of fork(2) */
 #include "util/fork.h"
 
 #include <errno.h>
@@ -11,11 +11,11 @@
 
 static pthread_mutex_t mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static int registered; /* of pthread_atfork(3): 0 or a positive errno */
+static int registered; /* result of pthread_atfork(3): 0 or a positive errno */
 static int *fds;
 static size_t count, room;
 
-/* The list is whole while the process is copied. */
+/* Hold the mutex during fork(2), so that the child gets a consistent list. */
 static void before_fork(void)
 {
 	(void)pthread_mutex_lock(&mutex);
@@ -26,8 +26,9 @@ static void after_fork_in_child(void)
 	while (count > 0)
 		(void)close(fds[--count]);
 	/*
-	 * The owner of a recursive mutex is a thread of the parent: so it is refused to the child,
-	 * but ThreadSanitizer sees that no thread holds it.
+	 * The mutex is recursive and its owner is a thread of the parent, so this unlock fails in
+	 * the child; it tells ThreadSanitizer that the mutex is free. Then the mutex is
+	 * initialized.
 	 */
 	(void)pthread_mutex_unlock(&mutex);
 	mutex = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
@@ -86,7 +87,7 @@ void spw_fork_remove(int fd)
 		fds[i] = fds[--count];
 		break;
 	}
-	/* A process that has closed everything leaves no memory behind. */
+	/* Free the list with its last descriptor, so that leak checkers find nothing. */
 	if (count == 0) {
 		free(fds);
 		fds = NULL;

@@ -2,18 +2,18 @@
 /*
  * util/fork.h - descriptors that a child of fork(2) does not keep
  *
- * A child that never calls execve(2), as the workers of a data loader, would hold claims, locks and
- * rings when its parent has closed them or is dead. So descriptors in this list are closed in the
- * child before fork(2) returns there. It is the only state of the library beside its handles.
+ * A child that never calls execve(2), such as a data loader's worker, would keep claims, locks and
+ * rings after its parent has closed them or died. So the descriptors in this list are closed in the
+ * child before fork(2) returns there. The list is the library's only state outside its handles.
  */
 #ifndef SPW_UTIL_FORK_H
 #define SPW_UTIL_FORK_H
 
-/* No thread forks before spw_fork_release(). Nests. */
+/* Block fork(2) in all threads until spw_fork_release(). Calls may nest. */
 void spw_fork_hold(void);
 void spw_fork_release(void);
 
-/* From any thread. Return: 0; -ENOMEM, with words: then the descriptor is not in the list. */
+/* From any thread. Return: 0; -ENOMEM, with a message: then the descriptor is not in the list. */
 int spw_fork_add(int fd);
 
 /* Take a descriptor out of the list, if it is there, and close it; -1 is ignored. */

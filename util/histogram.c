@@ -30,7 +30,7 @@ double spw_summary_deviation(const struct spw_summary *summary)
 	if (summary->count < 2)
 		return 0;
 	squares = summary->square_sum - mean * (double)summary->sum;
-	/* Equal values can leave a tiny negative rest of rounding. */
+	/* Rounding can make the sum slightly negative when all values are equal. */
 	return squares > 0 ? sqrt(squares / (double)(summary->count - 1)) : 0;
 }
 

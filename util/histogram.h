@@ -3,7 +3,8 @@
  * util/histogram.h - summaries and log-linear histograms of latencies
  *
  * Every power of two has 64 buckets, those of fio: a percentile is off by less than one part in 64.
- * Values above 2^40 (18 minutes in ns) share the last bucket. One thread owns a histogram; merge.
+ * Values above 2^40 (18 minutes in ns) share the last bucket. Only one thread may use a histogram:
+ * give each thread its own and merge them.
  */
 #ifndef SPW_HISTOGRAM_H
 #define SPW_HISTOGRAM_H
@@ -18,7 +19,7 @@
 
 struct spw_summary {
 	uint64_t count, sum;
-	uint64_t min, max; /* 0 when nothing was added */
+	uint64_t min, max; /* 0 while count is 0 */
 	double square_sum;
 };
 
@@ -40,7 +41,7 @@ static inline void spw_summary_add(struct spw_summary *summary, uint64_t value)
 
 void spw_summary_merge(struct spw_summary *to, const struct spw_summary *from);
 double spw_summary_mean(const struct spw_summary *summary);
-/* of the sample: divided by count - 1 */
+/* sample standard deviation: divided by count - 1 */
 double spw_summary_deviation(const struct spw_summary *summary);
 
 static inline unsigned spw_histogram_bucket(uint64_t value)
@@ -66,7 +67,7 @@ static inline void spw_histogram_add(struct spw_histogram *histogram, uint64_t v
 
 void spw_histogram_merge(struct spw_histogram *to, const struct spw_histogram *from);
 
-/* The value that @percent of all values are not above; 0 when nothing was added. */
+/* The value that @percent of all values do not exceed; 0 when the histogram is empty. */
 uint64_t spw_histogram_percentile(const struct spw_histogram *histogram, double percent);
 
 #endif

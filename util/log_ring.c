@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* util/log_ring.c - a log that is kept until it is read */
+/* util/log_ring.c - spw_log_ring_open(): keeps log lines in memory until they are read */
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -9,9 +9,10 @@
 #include "util/util.h"
 
 /*
- * Invariants, under the lock:
- * RING-1  taken <= written <= taken + lines_max: the difference is in it, in the order of writing
- * RING-2  lost is what found no room since a line was taken; the next that is taken says so
+ * Invariants while ring->lock is held:
+ * RING-1  taken <= written <= taken + lines_max; the ring holds written - taken lines, in order
+ * RING-2  lost counts lines that found no room since a line was last taken; the next line that is
+ *         taken reports the number
  */
 struct spw_log_ring {
 	pthread_mutex_t lock;
@@ -70,7 +71,7 @@ int spw_log_ring_read(struct spw_log_ring *ring, struct spw_log_line *line)
 	uint64_t taken = ring->taken;
 	int found = ring->written != taken;
 
-	/* Asked once: a line that is written meanwhile has not been read. */
+	/* Do not look again: a line that is written meanwhile was not copied to *line. */
 	if (!found || !line)
 		return found;
 	SPW_MUST(pthread_mutex_lock(&ring->lock));

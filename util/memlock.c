@@ -9,7 +9,7 @@
 
 #include "util/util.h"
 
-/* The limit does not apply to a process with this capability. */
+/* RLIMIT_MEMLOCK does not apply to a process with CAP_IPC_LOCK. */
 static bool may_lock_all(void)
 {
 	struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* util/names.c - lists of names in one text */
+/* util/names.c - spw_names_split(): splits "a:b:c" into names */
 #include "util/names.h"
 
 #include <ctype.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* util/notices.c - texts for the log, each kind ever more rarely */
+/* util/notices.c - spw_notice(): log messages that are repeated ever more rarely, by kind */
 #include "util/notices.h"
 
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* util/notices.h - texts for the log, each kind ever more rarely; written when no lock is held */
+/* util/notices.h - log messages, repeated ever more rarely; the caller logs them without locks */
 #ifndef SPW_NOTICES_H
 #define SPW_NOTICES_H
 
@@ -17,13 +17,14 @@ struct spw_notices {
 };
 
 /*
- * Note it, if none of this kind was noted since spw_notices_again(). It is written the first,
- * second, fourth, eighth time, and so on: what is wrong in each step must not fill the log.
+ * Note a message, unless one of this kind was noted since spw_notices_again(). It becomes pending,
+ * to be logged, the first, second, fourth, eighth time and so on: a problem in every step must not
+ * fill the log.
  */
 SPW_COLD void spw_notice(struct spw_notices *notices, unsigned kind, const char *format, ...)
 	SPW_PRINTF(3, 4);
 
-/* From here on each kind may be noted once more, but for those whose bit is in @never. */
+/* Allow one more notice of each kind, except for the kinds whose bit is in @never. */
 static inline void spw_notices_again(struct spw_notices *notices, uint32_t never)
 {
 	notices->noted &= never;

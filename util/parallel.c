@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* util/parallel.c - the same work on several drives or controllers at the same time */
+/* util/parallel.c - spw_parallel(): works on several drives or controllers in parallel threads */
 #include "util/parallel.h"
 
 #include <signal.h>
@@ -7,7 +7,7 @@
 
 #include "util/util.h"
 
-#define THREADS_MAX 64 /* as many as drives of a store */
+#define THREADS_MAX 64 /* the most drives of a store */
 
 struct job {
 	void (*work)(void *context, unsigned index);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * util/probes.h - trace points (docs/TRACING.md): one instruction that does nothing until a tracer
- * replaces it. Arguments must be at hand already: computing one costs always.
+ * replaces it. Pass only values that exist already: arguments are computed even without a tracer.
  */
 #ifndef SPW_PROBES_H
 #define SPW_PROBES_H

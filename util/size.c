@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* util/size.c - sizes in words, the clock, option structs of other versions */
+/* util/size.c - sizes as text ("1.5 GiB"), the clock, option structs of other versions */
 #include "util/util.h"
 
 #include <errno.h>
@@ -16,15 +16,15 @@ SPW_UNGUARDED uint64_t spw_clock_ns(void)
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-#define FRACTION_DIGITS_MAX 18 /* what 64 bits hold; more do not change a number of bytes */
+#define FRACTION_DIGITS_MAX 18 /* fits in 64 bits; more cannot matter */
 
-/* No locale: a size means the same everywhere. */
+/* Unlike isdigit(), independent of the locale: a size means the same everywhere. */
 static bool is_digit(char c)
 {
 	return c >= '0' && c <= '9';
 }
 
-/* The factor of a suffix, 0 when it is not one. */
+/* The number of bytes that a suffix stands for; 0: not a suffix. */
 static uint64_t suffix_factor(const char *suffix)
 {
 	static const char letters[] = "kmgtpeKMGTPE";
@@ -88,12 +88,12 @@ const char *spw_size_format(uint64_t bytes, char *buf, size_t len)
 	unsigned unit = 0;
 	long long tenths, hundredths;
 
-	/* What would be rounded to "1024.0" is one of the next unit. */
+	/* A value that would be rounded to "1024.0" becomes 1 of the next unit. */
 	while (value >= 1023.95 && unit + 1 < SPW_ARRAY_LEN(units)) {
 		value /= 1024.0;
 		unit++;
 	}
-	/* Three digits that matter, no ".0" behind whole numbers, and a point in every locale. */
+	/* Three significant digits, no ".0" after whole numbers, and a point in every locale. */
 	hundredths = llrint(value * 100);
 	tenths = llrint(value * 10);
 	if (unit == 0 || value == (double)(uint64_t)value)
