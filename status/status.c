@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* status/status.c - the shared pages of open partitions: writing ours, reading others' */
+/* status/status.c - status pages in /dev/shm: create, name and remove ours, read those of others */
 #include "status/status.h"
 
 #include <errno.h>
@@ -14,8 +14,8 @@
 #include "util/fork.h"
 #include "util/util.h"
 
-#define READS_MAX 1000 /* of a page that changes under our eyes each time */
-#define TAKES_MAX 100  /* of a name that another process takes and leaves each time */
+#define READS_MAX 1000 /* tries to read a page that keeps changing */
+#define TAKES_MAX 100  /* tries to take a name that other processes take and leave */
 #define FOLDER    "/dev/shm"
 
 #define PAGE_PATH(store_uuid, partition) \
@@ -28,7 +28,7 @@ static int no_page_error(const char *path)
 
 /* ---- Whose a page is ---- */
 
-/* An owner locks all bytes and is known by the first; who removes a page locks another. */
+/* An owner locks the whole page; readers test the first byte. A remover locks another byte. */
 #define OWNER_BYTE   0
 #define REMOVER_BYTE 1
 
@@ -39,15 +39,15 @@ static int lock_page(int fd)
 	return fcntl(fd, F_OFD_SETLK, &lock) ? -errno : 0;
 }
 
-/* Return: 1; 0: no process has it, nor ever will; -errno. */
+/* Return: 1 the page has an owner; 0 it has no owner, and will never have one; -errno. */
 static int owner_of(int fd)
 {
 	return spw_fd_locked(fd, OWNER_BYTE, 1);
 }
 
 /*
- * Of a page without an owner, for as long as it takes another to remove it. Return: 0; -EACCES:
- * another user's, who could keep us waiting.
+ * Lock the right to remove a page without an owner. @waits: until another process has removed it.
+ * Return: 0; -EACCES: the lock is another user's, who could keep us waiting.
  */
 static int lock_removal(int fd, bool waits)
 {
@@ -70,9 +70,9 @@ static bool is_named(int fd, const char *path)
 }
 
 /*
- * Remove what has the name of a page and no owner (PAGE-1), one at a time, so that none
- * removes what another has just made. Return: 0 the name is free; -EBUSY it is owned;
- * -EACCES it is another user's, whose lock must not keep us from our drives; another -errno.
+ * Remove any file that has the name of a page and no owner (PAGE-1), under the remover's lock: no
+ * process may remove the page that another has just made. Return: 0 the name is free; -EBUSY it is
+ * owned; -EACCES it is another user's, whose lock must not keep us from our drives; another -errno.
  */
 static int remove_unowned(const char *path)
 {
@@ -83,7 +83,7 @@ static int remove_unowned(const char *path)
 
 	if (fd < 0 && errno == ENOENT)
 		return 0;
-	/* A link or a folder is not a page. One that may not be opened is another user's. */
+	/* A symlink or a folder is not a page. A file that we may not open is another user's. */
 	if (fd < 0)
 		return errno == ELOOP || errno == EISDIR ? (unlink(path) ? -errno : 0) : -errno;
 	rc = fstat(fd, &st) ? -errno : S_ISREG(st.st_mode) ? owner_of(fd) : 0;
@@ -98,7 +98,7 @@ static int remove_unowned(const char *path)
 	return rc;
 }
 
-/* Allocate all now: a write to a page of a full /dev/shm would end the process by SIGBUS. */
+/* Allocate the file now: a later write to a mapping of a full /dev/shm would raise SIGBUS. */
 static int reserve(int fd)
 {
 	off_t len = (off_t)sizeof(struct spw_status_page);
@@ -106,7 +106,7 @@ static int reserve(int fd)
 	if (ftruncate(fd, len))
 		return -errno;
 	while (fallocate(fd, 0, 0, len)) {
-		if (errno == EOPNOTSUPP) /* a file system that has no limit */
+		if (errno == EOPNOTSUPP) /* file system without a size limit */
 			return 0;
 		if (errno != EINTR)
 			return -errno;
@@ -114,7 +114,7 @@ static int reserve(int fd)
 	return 0;
 }
 
-/* PAGE-2. @fd: set to the page, without a name. */
+/* Create a page without a name, and lock it before it gets one (PAGE-2). @fd: set to the page. */
 static int make_page(int *fd)
 {
 	int rc;
@@ -147,7 +147,7 @@ static int busy_error(const char *store_uuid, uint32_t partition)
 			 partition, owner);
 }
 
-/* Of several who want the same name, the first gets it; the others find it owned. */
+/* Give a page its name. Of several processes the first gets the name; the others find it owned. */
 static int name_page(const char *path, int fd)
 {
 	const char *link = SPW_PATH("/proc/self/fd/%d", fd);
@@ -219,7 +219,7 @@ void spw_status__drop(const char *store_uuid, uint32_t partition, int fd)
 
 /* ---- Reading a page ---- */
 
-/* Open a page. Its content is not trusted, only its size is known. Return: a descriptor. */
+/* Open a page and check its size, not its content. Return: a descriptor or a negative errno. */
 static int open_page(const char *store_uuid, uint32_t partition, int flags)
 {
 	const char *path = PAGE_PATH(store_uuid, partition);
@@ -250,7 +250,7 @@ static bool read_exactly(int fd, void *bytes, size_t len, size_t offset)
 	return got == (ssize_t)len;
 }
 
-/* The page as of one moment. Return: 0; -EIO it cannot be read; -EAGAIN it keeps changing. */
+/* Read a consistent copy of a page. Return: 0; -EIO cannot be read; -EAGAIN it keeps changing. */
 static int read_page(int fd, struct spw_status_page *copy)
 {
 	uint32_t before, after;
@@ -271,7 +271,7 @@ static int read_page(int fd, struct spw_status_page *copy)
 	return -EAGAIN;
 }
 
-/* Text from elsewhere ends where its array ends, and does nothing to a terminal. */
+/* Terminate text of another process, and make it harmless for terminals. */
 static void clean(char *text, size_t size)
 {
 	text[size - 1] = '\0';
@@ -303,7 +303,7 @@ static int check_copy(struct spw_status_page *copy, int owner, const char *store
 	return 0;
 }
 
-/* By reading: of a mapping whose file its owner cuts off, a look ends the process by SIGBUS. */
+/* Copy a page by read(2): access to a mapping raises SIGBUS when the owner truncates the file. */
 static int copy_page(const char *store_uuid, uint32_t partition, struct spw_status_page *copy)
 {
 	const char *path = PAGE_PATH(store_uuid, partition);
@@ -311,7 +311,9 @@ static int copy_page(const char *store_uuid, uint32_t partition, struct spw_stat
 
 	if (fd < 0)
 		return fd;
-	/* What a process left behind does not change any more, in the middle of a write or not. */
+	/*
+	 * A page without an owner does not change, even if the owner died in the middle of a write.
+	 */
 	owner = owner_of(fd);
 	if (owner == 0)
 		rc = read_exactly(fd, copy, sizeof(*copy), 0) ? 0 : -EIO;
@@ -388,7 +390,7 @@ struct list {
 	unsigned count, found;
 };
 
-/* Nothing but this removes the page of a store that is never opened again. */
+/* List a page, or remove it if unowned: opening removes only the pages of the same store. */
 static int visit_page(void *context, const char *folder, const char *entry)
 {
 	struct list *list = context;
@@ -400,7 +402,7 @@ static int visit_page(void *context, const char *folder, const char *entry)
 	if (sscanf(entry, "spillway-%36[0-9a-f-]-%u", name.store_uuid, &name.partition) != 2)
 		return 0;
 	path = PAGE_PATH(name.store_uuid, name.partition);
-	/* Before it is read: a process may have died while it wrote. */
+	/* Remove it before reading it: its process may have died in the middle of a write. */
 	if (lstat(path, &st) || !S_ISREG(st.st_mode) || remove_unowned(path) == 0 ||
 	    copy_page(name.store_uuid, name.partition, list->page))
 		return 0;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * status/status.h - the shared page of an open partition, as its owner and its readers see it
+ * status/status.h - the shared status page of an open partition: format, and functions of its owner
  *
  * PAGE-1  A process that has a partition open holds an OFD lock on all of its page, by a descriptor
- *         and a mapping that no child keeps. So a page whose first byte is not locked has no living
- *         owner, in whatever PID namespace its process was: it may be removed. To remove it,
- *         another byte is locked, so the remover is never taken for an owner.
- * PAGE-2  A page gets its name when it is locked already.
+ *         and a mapping that children do not inherit. So a page whose first byte is not locked has
+ *         no living owner in any PID namespace, and may be removed. A remover locks another byte,
+ *         so that it is not mistaken for an owner.
+ * PAGE-2  A page is locked before it gets its name.
  */
 #ifndef SPW_STATUS_STATUS_H
 #define SPW_STATUS_STATUS_H
@@ -24,12 +24,13 @@
 struct spw_status_page {
 	uint64_t magic;
 	uint32_t version;
-	uint32_t size; /* sizeof *this: of the same build or not */
+	uint32_t size; /* sizeof(struct spw_status_page): tells apart builds */
 	/* Odd while the owner writes. A reader that sees it odd, or changed, reads again. */
 	_Atomic uint32_t sequence;
-	_Atomic uint64_t revive; /* bit per drive: set by others, taken by the owner */
-	uint64_t refreshed_ns;   /* CLOCK_MONOTONIC */
-	uint64_t opened_ns;      /* the same */
+	/* bit per drive to revive: set by other processes, cleared by the owner */
+	_Atomic uint64_t revive;
+	uint64_t refreshed_ns; /* CLOCK_MONOTONIC */
+	uint64_t opened_ns;    /* CLOCK_MONOTONIC */
 	struct spw_status status;
 };
 
@@ -44,15 +45,16 @@ _Static_assert(offsetof(struct spw_status_page, version) == 8 &&
 	       "of another layout is another version; with other counters, of another size");
 
 /**
- * spw_status__take - make the page of a partition, in place of one left behind, and become its
+ * spw_status__take - create the page of a partition, replacing a dead process's, and become its
  * owner
  * @fd:  set to a descriptor of the page, all of it zeros; for spw_status__drop()
  *
- * Return: 0; -EBUSY a living process has the partition open, named as far as this user may look;
- * -EACCES the page is another user's, which decides nothing; another -errno: none can be made.
+ * Return: 0; -EBUSY a living process has the partition open; the message names it if this user may
+ * see it; -EACCES the page is another user's, so the caller must not rely on it; another -errno: a
+ * page cannot be made.
  */
 int spw_status__take(const char *store_uuid, uint32_t partition, int *fd);
-/* By their pages: has a living process a partition open, or about to be, other than @but? */
+/* Has a living process a partition other than @but open, or is it opening one? By their pages. */
 bool spw_status__others(const char *store_uuid, uint32_t count, uint32_t but);
 void spw_status__drop(const char *store_uuid, uint32_t partition, int fd);
 

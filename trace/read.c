@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * trace/read.c - reads a trace, which may come from anywhere, and believes nothing of it
+ * trace/read.c - spw_trace_read(): reads a trace file, which is not trusted
  *
- * Every value is checked before it is used, lines and events are bounded, and what is in memory
- * grows with the lines that were good, whatever a compressed file claims to hold.
+ * Every value is checked before it is used, the numbers of lines and events are limited, and memory
+ * grows only with valid lines, whatever a compressed file claims to hold.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -19,30 +19,30 @@
 #include "util/util.h"
 
 struct reader {
-	struct spw_trace trace; /* first: what the caller frees */
+	struct spw_trace trace; /* first member: spw_trace_free() gets its address */
 	char *model;
 	struct spw_trace_event *events;
 	uint32_t events_max;
 
 	struct known_tensor {
-		uint64_t storage, version; /* of its first offer */
+		uint64_t storage, version; /* as in its first offer */
 		uint64_t storage_len_bytes;
-		uint32_t users; /* offered, not released */
-	} * tensors;            /* by number, from 1 on */
+		uint32_t users; /* offers minus releases */
+	} * tensors;            /* index: tensor number, from 1 */
 	uint32_t tensors_max;
 
 	const char *path;
 	gzFile file;
 	char *line;
 	unsigned line_number;
-	json_t *object; /* of the line */
-	/* The first, with its words. What is read of a line after it is 0, and goes nowhere. */
+	json_t *object; /* of the current line */
+	/* The first error; its message is set. Fields read after it are 0 and unused. */
 	int error;
 };
 
 static int bad(struct reader *reader, const char *format, ...) SPW_PRINTF(2, 3);
 
-/* What is wrong with the line, unless something was already. Return: the first error. */
+/* Report what is wrong with the line, unless there was an error before. Return: the first error. */
 static int bad(struct reader *reader, const char *format, ...)
 {
 	char words[256];
@@ -85,7 +85,7 @@ static int read_failed(const struct reader *reader)
 			 reader->path, reader->line_number, words);
 }
 
-/* Return: 1 a line was read and is an object; 0 the end; or an error. */
+/* Return: 1 a line was read and is a JSON object; 0 end of file; or an error. */
 static int next_line(struct reader *reader)
 {
 	json_error_t error;
@@ -182,7 +182,7 @@ static void get_part(struct reader *reader, struct spw_trace_event *event,
 			  event->offset_bytes, event->len_bytes, storage_len_bytes);
 }
 
-/* Numbers are given in the order of appearance: a new one is the next. */
+/* Ids are numbered in the order of their appearance: a new id must have the next number. */
 static uint64_t get_next_number(struct reader *reader, const char *name, uint32_t *known)
 {
 	uint64_t value = get_number(reader, name, INT64_MAX);
@@ -197,7 +197,7 @@ static uint64_t get_next_number(struct reader *reader, const char *name, uint32_
 	return value;
 }
 
-/* Room for one more element of an array. */
+/* Make room for one more element of an array. */
 static int grow(void **array, uint32_t used, uint32_t *max, size_t element_bytes)
 {
 	uint32_t wanted = *max ? *max * 2 : 1024;
@@ -214,7 +214,7 @@ static int grow(void **array, uint32_t used, uint32_t *max, size_t element_bytes
 	return 0;
 }
 
-/* A tensor that is offered again lives, and is of one version of one storage. */
+/* Count an offer. A tensor offered again must be unreleased and of the same storage and version. */
 static void know_tensor(struct reader *reader, const struct spw_trace_event *event, bool again)
 {
 	struct known_tensor *tensor = &reader->tensors[event->tensor];
@@ -254,7 +254,7 @@ static void get_offer(struct reader *reader, struct spw_trace_event *event)
 		know_tensor(reader, event, event->tensor <= known);
 }
 
-/* A lease outlives the tensor's release: there must only have been such a tensor. Or NULL. */
+/* The tensor of an event, or NULL. It must not be released, except when a lease is returned. */
 static struct known_tensor *get_known_tensor(struct reader *reader, struct spw_trace_event *event)
 {
 	event->tensor = get_number(reader, "tensor", INT64_MAX);

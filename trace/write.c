@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * trace/write.c - records what the cache is asked and answers, one JSON line each
+ * trace/write.c - spw_trace_write(): records calls of the cache and their results, one JSON line
+ * each
  *
  * Events are printed into blocks of memory under a lock; a thread writes full blocks to the file
- * without it. If the file is slower than the events, blocks queue up in memory. After a failure
- * nothing more is recorded: a trace with a hole in it would be wrong.
+ * without that lock. If the file is slower than the events, blocks queue up in memory. After a
+ * failure nothing more is recorded: a trace with a gap would be wrong.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -20,7 +21,7 @@
 #include "util/util.h"
 
 #define BLOCK_BYTES     (256u << 10)
-#define EVENT_BYTES_MAX 512u /* the longest has 8 numbers of 20 digits */
+#define EVENT_BYTES_MAX 512u /* the longest event has 8 numbers of 20 digits */
 #define IDS_MIN         1024u
 
 struct block {
@@ -29,7 +30,7 @@ struct block {
 	char text[BLOCK_BYTES];
 };
 
-/* Numbers for ids, in the order in which they appear. Open addressing; ids are not 0 there. */
+/* Maps ids to numbers, in the order in which they appear. Open addressing; id 0: free slot. */
 struct numbering {
 	struct {
 		uint64_t id, number;
@@ -46,14 +47,14 @@ struct spw_trace_writer {
 	char *path;
 	uint64_t begin_ns;
 
-	/* under the lock */
+	/* protected by the lock */
 	struct block *filling;
-	struct block *full, **full_end; /* to be written, the first first */
+	struct block *full, **full_end; /* to be written, in this order */
 	struct numbering tensors, storages, scopes;
-	int error; /* the first; nothing is recorded after it */
+	int error; /* the first error; nothing is recorded after it */
 	char error_text[512];
 	bool finishing;
-	/* the file failed; zlib may look at this once more when it is closed */
+	/* block whose write failed; gzclose() may read it again */
 	struct block *unwritten;
 };
 
@@ -91,7 +92,7 @@ static int numbering_grow(struct numbering *numbering)
 	return 0;
 }
 
-/* The id becomes its number. Return: whether there was memory for it. */
+/* Replace *id with its number. Return: false: out of memory. */
 static bool number(struct numbering *numbering, uint64_t *id)
 {
 	size_t slot;
@@ -267,7 +268,7 @@ static void put_event(struct block *block, const struct spw_trace_event *event)
 	put(block, "}\n");
 }
 
-/* JSON readers know signed numbers of 64 bits. */
+/* Numbers fit in 63 bits: JSON readers use signed integers. */
 static bool event_valid(const struct spw_trace_event *event)
 {
 	return event->kind < TRACE_KINDS && event->hint < TRACE_HINTS &&
