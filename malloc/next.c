@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* malloc/next.c - finds the allocator behind this one */
+/* malloc/next.c - spw_next(): finds the allocator behind this one; early memory until then */
 #include "malloc/next.h"
 
 #include <dlfcn.h>
@@ -16,7 +16,7 @@ static __thread bool filling __attribute__((tls_model("initial-exec")));
 static _Alignas(EARLY_ALIGN) char early[EARLY_BYTES];
 static size_t early_used;
 
-/* ISO C has no cast from an object's pointer to a function's. */
+/* Copied, because ISO C has no cast from an object pointer to a function pointer. */
 static void find(void *function, const char *name)
 {
 	void *found = dlsym(RTLD_NEXT, name);
@@ -24,7 +24,7 @@ static void find(void *function, const char *name)
 	memcpy(function, &found, sizeof(found));
 }
 
-/* Several threads may do it at once: all of them write the same. */
+/* Several threads may run this at the same time: they all write the same values. */
 static void fill(void)
 {
 	find(&next.malloc, "malloc");
@@ -41,7 +41,7 @@ const struct spw_next *spw_next(void)
 {
 	if (__atomic_load_n(&filled, __ATOMIC_ACQUIRE))
 		return &next;
-	/* dlsym() of older C libraries allocates. */
+	/* dlsym() of older C libraries calls malloc(), which ends up here again. */
 	if (filling)
 		return NULL;
 	filling = true;
@@ -78,7 +78,7 @@ static bool same_file(const Dl_info *one, const char *name)
 
 const char *spw_next_foreign(void)
 {
-	static Dl_info found; /* its strings are the loader's, and stay */
+	static Dl_info found; /* static, as the returned string belongs to the loader */
 	static const char *const names[] = {"malloc", "free"};
 	Dl_info libc;
 

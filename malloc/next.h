@@ -3,9 +3,9 @@
  * malloc/next.h - the allocator behind this one: libc's, or another that is preloaded or linked
  *
  * Contract
- *   Threads   Any, from the first instruction of the process on.
- *   Memory    What one function of the table returns, the others take. While a thread fills the
- *             table it is served by spw_next_early().
+ *   Threads   Any thread, even before main() and constructors.
+ *   Memory    The functions of the table belong to one allocator. While a thread fills the table,
+ *             the caller allocates with spw_next_early().
  */
 #ifndef SPW_MALLOC_NEXT_H
 #define SPW_MALLOC_NEXT_H
@@ -27,13 +27,13 @@ struct spw_next {
 /* NULL: this thread is filling the table. */
 const struct spw_next *spw_next(void);
 
-/* Zeroed memory at a multiple of 64 that is never freed; NULL: there is no more of it. */
+/* Allocate zeroed memory, aligned to 64 bytes and never freed; NULL: it is used up. */
 void *spw_next_early(size_t size);
 
-/* How many bytes lie between @block and the end of what spw_next_early() has; 0: not its own. */
+/* Bytes from @block to the end of the early memory; 0: not from spw_next_early(). */
 size_t spw_next_early_bytes(const void *block);
 
-/* The file whose malloc() or free() lies behind this one instead of libc's; NULL: none. */
+/* The file whose malloc() or free() comes after ours instead of libc's; NULL: libc's does. */
 const char *spw_next_foreign(void);
 
 #endif

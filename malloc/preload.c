@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-/* malloc/preload.c - malloc and its like: large blocks from spans, the rest from the next one */
+/* malloc/preload.c - malloc(), free() etc.: large blocks from spans, others passed on */
 #include "malloc/preload.h"
 
 #include <dlfcn.h>
@@ -21,12 +21,12 @@
 #define CACHE_BYTES ((uint64_t)1 << 30)
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* base and count are set once, before main() and any thread: read without the lock */
+/* base and count are set before main() and any thread, so they are read without the lock */
 static struct spw_spans spans;
 
 /*
- * This thread holds the lock because it forks: handlers of other libraries may allocate meanwhile,
- * but it is in none of the functions below. In the child it is the only thread.
+ * Set while this thread holds the lock for fork(2). Other libraries' fork handlers may allocate
+ * meanwhile; that is safe without locking, as this thread is in none of the functions below.
  */
 static __thread bool forking __attribute__((tls_model("initial-exec")));
 
@@ -54,7 +54,7 @@ static void after_fork(void)
 	(void)pthread_mutex_unlock(&lock);
 }
 
-/* As libc's free() of a bad pointer: going on would corrupt memory. */
+/* Abort, like libc's free() of a bad pointer: continuing would corrupt memory. */
 __attribute__((noreturn)) static void refuse(const char *function)
 {
 	static const char words[] = "(): not a block in use: freed twice, or a pointer into one\n";
@@ -65,7 +65,7 @@ __attribute__((noreturn)) static void refuse(const char *function)
 	abort();
 }
 
-/* As getenv(), of which a shell may have one of its own that is not ready before main(). */
+/* getenv() by hand: a shell may define its own getenv(), which does not work before main(). */
 static const char *environment(const char *name)
 {
 	size_t len = strlen(name);
@@ -89,7 +89,7 @@ static uint64_t setting(const char *name, uint64_t otherwise)
 	return *end != '\0' || errno != 0 ? otherwise : value;
 }
 
-/* As much as there is memory. Where address space is limited all else needs some too. */
+/* The size of memory, but at most half of the address space if that is limited (RLIMIT_AS). */
 static uint64_t address_bytes(void)
 {
 	uint64_t memory_bytes = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
@@ -101,7 +101,7 @@ static uint64_t address_bytes(void)
 	return memory_bytes;
 }
 
-/* One line, and only of the program that `spillway run` became: not of all that it starts. */
+/* Tell the user, only in the process that `spillway run` became, not in its children. */
 static void say(const char *file)
 {
 	char line[512];
@@ -117,7 +117,10 @@ static void say(const char *file)
 	(void)!write(STDERR_FILENO, line, len < (int)sizeof(line) ? (size_t)len : sizeof(line));
 }
 
-/* Whose malloc() serves the program before this one does: tried, as it may be known by a stub. */
+/*
+ * The file whose malloc() the program calls instead of ours; NULL: ours. Found by calling it,
+ * because the symbol may resolve to a stub that calls ours.
+ */
 static const char *first_foreign(void)
 {
 	static Dl_info info;
@@ -139,9 +142,9 @@ static const char *first_foreign(void)
 }
 
 /*
- * If any of it fails the next allocator serves everything. So it does if it is not libc's: it has
- * operators and functions of its own (operator delete, sdallocx()) to which programs give what
- * malloc() returned, and which would meet blocks of ours.
+ * If any step fails, spans stay empty and the next allocator serves everything. So it does if it is
+ * not libc's: such an allocator has more functions that free (operator delete, sdallocx()), which
+ * programs would call with our blocks.
  */
 __attribute__((constructor)) static void begin(void)
 {
@@ -183,7 +186,7 @@ EXPORT void *malloc(size_t size)
 
 EXPORT void free(void *block)
 {
-	int error = errno; /* free() keeps it */
+	int error = errno; /* free() must preserve errno */
 	bool used;
 
 	if (!spw_spans_own(&spans, block)) {
@@ -218,7 +221,7 @@ EXPORT void *calloc(size_t count, size_t size)
 	return next ? next->calloc(count, size) : spw_next_early(total);
 }
 
-/* @block: of early, or of spans and in use, with @have bytes. */
+/* Move a block of @have bytes, from spw_next_early() or spans, to a new block of @size bytes. */
 static void *move(void *block, size_t have, size_t size)
 {
 	void *moved = malloc(size);
@@ -230,7 +233,7 @@ static void *move(void *block, size_t have, size_t size)
 	return moved;
 }
 
-/* What the next allocator has stays there: it may grow in place. */
+/* A block of the next allocator is resized by it, as it may grow in place. */
 EXPORT void *realloc(void *block, size_t size)
 {
 	size_t have = spw_next_early_bytes(block);
@@ -247,7 +250,7 @@ EXPORT void *realloc(void *block, size_t size)
 	}
 	if (!spw_spans_used(&spans, block))
 		refuse("realloc");
-	/* No lock: a block in use does not change its length. */
+	/* No lock needed: the length of a block in use does not change. */
 	have = spw_spans_len_bytes(&spans, block);
 	return size <= have && size >= have / 2 ? block : move(block, have, size);
 }

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: MIT
 /*
- * malloc/spans.c - finds, splits and joins blocks
+ * malloc/spans.c - allocator of blocks made of 64 KiB units: finds, splits and joins them
  *
  * Invariants
- *   1. Each unit belongs to one block. len[first] and state[first] are its length and state; the
- *      last unit of a free one has the same, of one in use, if it is another, INSIDE. No unit but
- *      the first of a block in use is USED.
- *   2. A free block is in exactly one bin: of its state, and of log2 of its length.
- *   3. No two neighbours are free in the same state: they would be one.
+ *   1. Each unit belongs to one block. len[first] and state[first] are the block's length and
+ *      state. The last unit of a free block has the same values; the last unit of a longer block in
+ *      use is INSIDE. Only the first unit of a block in use is USED.
+ *   2. A free block is in exactly one bin, by its state and log2 of its length.
+ *   3. Two free neighbours never have the same state: they are joined. Between calls, unless
+ *      madvise() has failed:
  *   When no call runs, and the system has not refused to take memory back:
  *   4. resident_free_bytes is the length of all dirty free blocks, at most resident_max_bytes.
- *   5. used_bytes and resident_free_bytes together are at most used_max_bytes: what is resident at
- *      once was once in use at once.
+ *   5. used_bytes + resident_free_bytes <= used_max_bytes: no more is resident than the most that
+ *      was ever in use at one time.
  */
 #include "malloc/spans.h"
 
@@ -21,9 +22,9 @@
 enum { INSIDE, USED, DIRTY, CLEAN };
 
 #define HUGE_PAGE_BYTES ((size_t)2 << 20)
-/* the range begins with a huge page */
+/* units of a huge page; the range begins at the boundary of one */
 #define HUGE_PAGE_SPANS ((uint32_t)(HUGE_PAGE_BYTES / SPW_SPAN_BYTES))
-#define LOOKED_AT_MAX   32 /* blocks of a bin that may be too short */
+#define LOOKED_AT_MAX   32 /* blocks of a bin to look at, as they may be too short */
 
 static unsigned bin_of(uint32_t len)
 {
@@ -78,7 +79,7 @@ static void bin_remove(struct spw_spans *spans, uint32_t first)
 		spans->resident_free_bytes -= len * SPW_SPAN_BYTES;
 }
 
-/* Becomes free, joined with equal neighbours: (3). Its own entries need not be valid. */
+/* Make units free and join them with neighbours of the same state (invariant 3). */
 static void free_join(struct spw_spans *spans, uint32_t first, uint32_t len, uint8_t state)
 {
 	uint32_t end = first + len;
@@ -97,7 +98,7 @@ static void free_join(struct spw_spans *spans, uint32_t first, uint32_t len, uin
 	bin_add(spans, first, len, state);
 }
 
-/* First unit of a free block that is long enough, plus 1; 0: none. The latest comes first. */
+/* Find a free block that is long enough. Return: its first unit + 1; 0: there is none. */
 static uint32_t find(const struct spw_spans *spans, bool clean, uint32_t len)
 {
 	for (unsigned bin = bin_of(len); bin < SPW_SPAN_BINS; bin++) {
@@ -113,7 +114,7 @@ static uint32_t find(const struct spw_spans *spans, bool clean, uint32_t len)
 
 static void give_back(struct spw_spans *spans, uint32_t first, uint32_t len)
 {
-	/* Private anonymous memory then reads as zeros. If refused, it stays resident. */
+	/* Private anonymous memory then reads as zeros. On failure the pages stay resident. */
 	if (madvise(spans->base + first * SPW_SPAN_BYTES, len * SPW_SPAN_BYTES, MADV_DONTNEED)) {
 		free_join(spans, first, len, DIRTY);
 		return;
@@ -122,7 +123,7 @@ static void give_back(struct spw_spans *spans, uint32_t first, uint32_t len)
 	free_join(spans, first, len, CLEAN);
 }
 
-/* (5): after taking fresh memory, release as much that is free, the longest blocks first. */
+/* After fresh memory was used, release as much free resident memory, longest blocks first (5). */
 static void hold_peak(struct spw_spans *spans)
 {
 	while (spans->used_bytes + spans->resident_free_bytes > spans->used_max_bytes) {
@@ -150,14 +151,14 @@ static void hold_peak(struct spw_spans *spans)
 	}
 }
 
-/* All that is free becomes clean, so that neighbours join. */
+/* Return all free memory to the system: all free blocks become clean, so that neighbours join. */
 static void purge(struct spw_spans *spans)
 {
 	for (unsigned bin = 0; bin < SPW_SPAN_BINS; bin++) {
 		uint32_t at, last = 0;
 
 		while ((at = spans->bins[0][bin]) != 0 && at != last) {
-			last = at; /* the same again: the system refused */
+			last = at; /* the same block again: madvise() failed */
 			bin_remove(spans, at - 1);
 			give_back(spans, at - 1, spans->len[at - 1]);
 		}
@@ -189,7 +190,7 @@ int spw_spans_init(struct spw_spans *spans, uint64_t size_bytes, uint64_t reside
 	if (before > 0)
 		(void)munmap(range, before);
 	(void)munmap(spans->base + count * SPW_SPAN_BYTES, HUGE_PAGE_BYTES - before);
-	/* Without transparent huge pages small ones serve. */
+	/* If there are no transparent huge pages, small pages do. */
 	(void)madvise(spans->base, count * SPW_SPAN_BYTES, MADV_HUGEPAGE);
 	spans->count = (uint32_t)count;
 	bin_add(spans, 0, spans->count, CLEAN);
@@ -261,7 +262,7 @@ void spw_spans_give(struct spw_spans *spans, void *block)
 	uint32_t first = (uint32_t)((size_t)((char *)block - spans->base) / SPW_SPAN_BYTES);
 	uint32_t len = spans->len[first];
 
-	spans->state[first] = INSIDE; /* it may come to lie inside a longer one */
+	spans->state[first] = INSIDE; /* the unit may become the middle of a longer block */
 	spans->used_bytes -= len * SPW_SPAN_BYTES;
 	if (spans->resident_free_bytes + len * SPW_SPAN_BYTES > spans->resident_max_bytes)
 		give_back(spans, first, len);

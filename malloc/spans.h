@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * malloc/spans.h - large blocks out of one range of address space, reused while their pages exist
+ * malloc/spans.h - large blocks from one reserved range of addresses; free ones stay resident for
+ * reuse
  *
  * Contract
- *   Threads   None: the caller locks.
- *   Memory    The range is reserved once and never released. What is free in it is resident up to
- *             a limit and the peak of what was in use; what is beyond reads as zeros again.
- *   Errors    0 or a negative errno. A block that cannot be had is NULL: the caller goes elsewhere.
+ *   Threads   Not thread-safe: the caller locks.
+ *   Memory    The range is reserved once and never released. Free memory stays resident up to a
+ *             limit, and so that used and free memory together do not exceed the peak of used
+ *             memory; the rest is returned to the system and reads as zeros again.
+ *   Errors    0 or a negative errno. NULL if no block fits: the caller uses another allocator.
  */
 #ifndef SPW_MALLOC_SPANS_H
 #define SPW_MALLOC_SPANS_H
@@ -15,19 +17,19 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SPW_SPAN_BYTES ((size_t)64 << 10) /* blocks begin and end at multiples of it */
+#define SPW_SPAN_BYTES ((size_t)64 << 10) /* the unit: blocks begin and end at multiples of it */
 #define SPW_SPAN_BINS  33
 
 struct spw_spans {
 	char *base;
-	uint32_t count; /* of units of SPW_SPAN_BYTES */
-	/* of the block that begins in a unit; of one that is free also in its last unit; else 0 */
+	uint32_t count; /* number of units of SPW_SPAN_BYTES */
+	/* by unit: length of the block that begins there, or that is free and ends there; else 0 */
 	uint32_t *len;
-	/* of the block that begins, or is free and ends, in a unit; of others it means nothing */
+	/* by unit: state of the block that begins there, or is free and ends there; else invalid */
 	uint8_t *state;
-	/* in the list of a bin, by first unit; heads are in bins */
+	/* by first unit of a free block: the neighbours in the list of its bin */
 	uint32_t *next, *prev;
-	uint32_t bins[2][SPW_SPAN_BINS]; /* [clean][log2 of the length]: first unit + 1, or 0 */
+	uint32_t bins[2][SPW_SPAN_BINS]; /* [clean][log2 of the length]: first unit + 1; 0: empty */
 	uint64_t resident_max_bytes;
 
 	uint64_t used_bytes, used_max_bytes, resident_free_bytes;
@@ -37,10 +39,10 @@ struct spw_spans {
 int spw_spans_init(struct spw_spans *spans, uint64_t size_bytes, uint64_t resident_max_bytes);
 void spw_spans_destroy(struct spw_spans *spans);
 
-/* @zeroed: whether all of it reads as zeros. Return: a block, or NULL. */
+/* Allocate a block. *zeroed: whether all of it reads as zeros. Return: the block, or NULL. */
 void *spw_spans_take(struct spw_spans *spans, size_t len_bytes, bool *zeroed);
 
-/* Whether an address of the range is one that was taken and not given since. */
+/* Whether an address in the range is the start of a block in use. */
 bool spw_spans_used(const struct spw_spans *spans, const void *block);
 
 /* The whole length of a block that was taken. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* simstore/simstore.c - a store in memory, timed or scripted */
+/* simstore/simstore.c - a store in memory, timed or scripted: drives, clock, ports of the cache */
 #include "simstore/simstore.h"
 
 #include <errno.h>
@@ -11,18 +11,18 @@
 #include "util/util.h"
 
 #define NEVER_NS     1e300
-#define MEMORY_ALIGN 4096 /* that of the store's */
+#define MEMORY_ALIGN 4096 /* as in a real store */
 
-/* Stores that are timed have one time, and the same drives. */
+/* All timed stores share one clock and the same drives. */
 static struct {
 	pthread_mutex_t lock;
 	double now_ns;
 	struct spw_store *stores;
-	unsigned running; /* of their threads: time moves when all of them wait for it */
+	unsigned running; /* threads with timed stores that do not wait; time moves when it is 0 */
 	unsigned met;
 } shared = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Of this thread, whose caches have its time; NULL: the system's. */
+/* The timed store of this thread, whose clock its caches use; NULL: the system's clock. */
 static _Thread_local struct spw_store *timed;
 
 static void lock_shared(void)
@@ -37,7 +37,7 @@ static void unlock_shared(void)
 
 /* ---- Simulated time -------------------------------------------------------------------------- */
 
-/* The request of a direction that the drives serve. */
+/* The request that the drives serve now in a direction: the most urgent, then the oldest. */
 static struct spw_request *served_now(const struct spw_store *store, bool read)
 {
 	struct spw_request *first = NULL;
@@ -86,7 +86,9 @@ static void serve_ended(struct spw_request *request, double bytes_per_ns)
 			  (double)store->chunk_bytes / bytes_per_ns;
 }
 
-/* Of all that is under way in a direction each store gets its part, as if they took turns. */
+/*
+ * Bytes in flight by direction, in all stores. A store gets bandwidth in proportion to its share.
+ */
 struct shares {
 	double writing, reading; /* bytes */
 };
@@ -130,7 +132,7 @@ static void serve_all(const struct shares *shares, double ns)
 	}
 }
 
-/* What comes next of a store. */
+/* When the next write or read of a store is served, and its next event of any kind. */
 struct next {
 	double write_ns, read_ns, event_ns;
 	struct spw_store *store;
@@ -169,7 +171,7 @@ static void wake(struct spw_store *store)
 	SPW_MUST(pthread_cond_signal(&store->goes_on));
 }
 
-/* All threads wait: to the next thing that happens, or until one of them goes on. */
+/* All threads wait: advance the clock to the next event, or to the first waiter's deadline. */
 static void go_on(void)
 {
 	struct shares shares = shares_now();
@@ -270,7 +272,7 @@ void simstore_unlock(struct spw_store *store)
 	SPW_MUST(pthread_mutex_unlock(&store->lock));
 }
 
-/* Return: NULL: no memory. */
+/* Return: NULL: out of memory. */
 static struct simstore_object *new_object(struct spw_store *store, size_t len)
 {
 	struct simstore_object *object;
@@ -301,7 +303,7 @@ static struct simstore_object *new_object(struct spw_store *store, size_t len)
 	return object;
 }
 
-/* Return: NULL: there is no such object any more. */
+/* Return: NULL: the object does not exist (any more). */
 static struct simstore_object *object_of(struct spw_store *store, spw_object id)
 {
 	uint32_t slot = (uint32_t)id.value;
@@ -321,7 +323,7 @@ static void drop_object(struct spw_store *store, struct simstore_object *object)
 	store->objects_used--;
 }
 
-/* Return: NULL: no more are allowed, or no memory. */
+/* Return: NULL: requests_max is reached, or out of memory. */
 static struct spw_request *new_request(struct spw_store *store, const struct spw_notify *notify,
 				       size_t len)
 {
@@ -411,7 +413,7 @@ void simstore_end(struct spw_request *request, int res)
 	count_end(store, request);
 	request->state = SIMSTORE_ENDED;
 	unlink_request(store, request);
-	ended = *request; /* who waits for it may be quicker */
+	ended = *request; /* a waiter may drop the request as soon as the lock is released */
 	simstore_unlock(store);
 	if (ended.notify.done) {
 		if (ended.res)
@@ -424,8 +426,8 @@ void simstore_end(struct spw_request *request, int res)
 }
 
 /*
- * To the next thing that happens to it, or to @until_ns. Called with the lock of all, and returns
- * without. Return: whether it happened.
+ * Wait until the next event of @store, or until @until_ns. Called with shared.lock held, and
+ * releases it. Return: whether there was an event.
  */
 static bool advance_locked(struct spw_store *store, double until_ns)
 {
@@ -586,7 +588,7 @@ static uint64_t arena_bytes(struct spw_store *store)
 	return store->arena;
 }
 
-/* The length lies in front of the memory. */
+/* Allocate memory; its length is stored in front of it. */
 static int alloc_memory(struct spw_store *store, size_t len, void **memory)
 {
 	uint8_t *block = NULL;
@@ -636,7 +638,10 @@ static int wait_for(struct spw_request *request)
 	return res ? spw_error(res, SIMSTORE_ERROR_TEXT) : 0;
 }
 
-/* Timed, until something happens to this store. The limit is for real stores: ours go on. */
+/*
+ * Wait until a request can be made; in a timed store, until the next event. The timeout is only for
+ * real stores: simulated ones always make progress.
+ */
 static int wait_request(struct spw_store *store, int64_t timeout_ns)
 {
 	(void)timeout_ns;
@@ -656,7 +661,7 @@ static int wait_request(struct spw_store *store, int64_t timeout_ns)
 	return 0;
 }
 
-/* A cancelled request still ends by itself: timed, now, but not within this call. */
+/* A cancelled request still has to end: in a timed store it ends now, but after this call. */
 static int cancel(struct spw_request *request)
 {
 	struct spw_store *store = request->store;
@@ -692,7 +697,7 @@ static uint64_t chunk_bytes(const struct spw_store *store)
 	return store->chunk_bytes;
 }
 
-/* One drive, and nothing that the cache could count as well. */
+/* One drive. All other counters are 0: the cache does not use them. */
 static void stats(struct spw_store *store, struct spw_store_stats *out, size_t size)
 {
 	(void)store;
@@ -712,7 +717,7 @@ static uint64_t clock_ns(void)
 	return timed ? (uint64_t)shared.now_ns : spw_clock_ns();
 }
 
-/* Timed, no other thread could make it true: the drives go on, and the waiter looks again. */
+/* If timed, no other thread signals: let the drives serve, and the caller checks its condition. */
 static int sleep_for_io(pthread_cond_t *io_ended, pthread_mutex_t *lock)
 {
 	if (!timed)
@@ -736,7 +741,7 @@ static uint64_t cpu_ns(void)
 	return 0;
 }
 
-/* In no time. */
+/* Run the thread's work at once, in the caller: it takes no simulated time. */
 static int start(void *(*main)(void *), void *argument)
 {
 	(void)main(argument);
@@ -749,7 +754,10 @@ static int left(struct spw_store *store, double rated, double *bytes)
 	return *bytes > 0 ? 0 : spw_error(-ENODATA, "how long drive 1 lasts is not known");
 }
 
-/* The page has it a moment later: what several do at once depends on nothing but time. */
+/*
+ * Other ranks see these counters only after time has moved, so that the result does not depend on
+ * the order of threads at one time.
+ */
 static void publish_steps(struct spw_store *store, const struct spw_cache_stats *steps)
 {
 	if (!store->timed)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * simstore/simstore.h - a store in memory under the cache or a state, for replays and for their
- * tests
+ * simstore/simstore.h - a store in memory below the cache or a state, for replays and tests
  *
  * A cache that is opened with simstore_ports (tensor/ports.h) uses it as its store. It is either
  * timed or scripted. Timed, requests are served at the bandwidths of simulated drives, and time
@@ -32,10 +31,10 @@
 
 #include "tensor/ports.h"
 
-#define SIMSTORE_ERROR_TEXT "drive 2 gave up" /* of all that fails */
+#define SIMSTORE_ERROR_TEXT "drive 2 gave up" /* of every request that fails */
 
 struct simstore_drives {
-	double write, read, mixed; /* bytes per nanosecond; 0: none are served */
+	double write, read, mixed; /* bytes per nanosecond; 0: nothing is served */
 	uint64_t latency_ns;
 };
 
@@ -43,14 +42,15 @@ enum simstore_state {
 	SIMSTORE_UNUSED,
 	SIMSTORE_QUEUED, /* may be cancelled */
 	SIMSTORE_ISSUED,
-	SIMSTORE_SERVED, /* timed: the last byte is, its end is yet to come */
+	SIMSTORE_SERVED, /* timed: all bytes are transferred, but the request has not ended */
 	SIMSTORE_CANCELLED,
-	SIMSTORE_ENDED, /* its done function runs, or its waiter has not seen it yet */
+	SIMSTORE_ENDED, /* its callback is running, or its waiter has not seen it yet */
 };
 
 struct spw_request {
 	struct spw_store *store;
-	struct spw_request *next; /* younger, not ended; or also unused */
+	/* in the list of requests that have not ended, or of unused ones */
+	struct spw_request *next;
 	enum simstore_state state;
 	bool read, raised;
 	uint32_t object;
@@ -61,7 +61,7 @@ struct spw_request {
 	enum spw_class cls;
 	struct spw_notify notify;
 	int res;
-	/* Timed: from the first byte on, and when it ends. */
+	/* timed: when the first byte was served, when the request ends, bytes still to serve */
 	double begin_ns, end_ns, remaining_bytes;
 };
 
@@ -74,14 +74,14 @@ struct simstore_object {
 };
 
 struct spw_store {
-	pthread_mutex_t lock;   /* of all that follows */
-	pthread_cond_t changed; /* anything of it */
+	pthread_mutex_t lock;   /* protects what follows */
+	pthread_cond_t changed; /* signalled after every change */
 	bool timed;             /* constant */
 
-	/* Timed, of all such stores, and under their lock: its thread waits for time, until then */
+	/* timed: under shared.lock. The thread waits for time, up to until_ns. */
 	struct spw_store *next_timed;
 	bool waits, meets;
-	struct spw_cache_stats published[2]; /* before the last time, and then */
+	struct spw_cache_stats published[2]; /* [1]: at published_ns; [0]: before that */
 	double published_ns;
 	pthread_cond_t goes_on;
 	double until_ns;
@@ -90,43 +90,47 @@ struct spw_store {
 
 	uint64_t chunk_bytes; /* constant */
 
-	/* For the owner to read. */
-	struct spw_request *first, **end; /* that have not ended, the oldest first */
+	/* for the owner to read */
+	struct spw_request *first, **end; /* requests that have not ended, oldest first */
 	struct spw_request *unused;
 	struct simstore_object *objects;
 	uint32_t objects_max, objects_used;
 	unsigned requests_used;
-	uint64_t used, arena_used; /* bytes of objects, of memory */
+	uint64_t used, arena_used; /* bytes of objects; of memory allocated */
 	struct spw_store_traffic traffic;
 	unsigned puts, gets, cancels, raises, urgent_refused, request_waits;
 
-	/* For the owner to set, at any time. */
+	/* for the owner to set, at any time */
 	struct simstore_drives drives;
-	unsigned requests_max;    /* more are refused */
-	uint64_t capacity, arena; /* limits of used, arena_used */
-	double left;              /* that may still be written to the drives; 0: unknown */
-	int put_error;            /* of the next put, then 0 */
-	int wait_res;             /* scripted: how a read ends that is waited for */
-	bool wait_for_test;       /* ... but only by simstore_end() */
-	bool no_checksums;        /* nothing can be compared */
-	void (*ended)(void *context, const struct spw_request *request); /* after each; or NULL */
+	unsigned requests_max;    /* further requests are refused */
+	uint64_t capacity, arena; /* limits of used and arena_used */
+	double left;              /* bytes that may still be written to the drives; 0: unknown */
+	int put_error;            /* the next put fails with it; then 0 */
+	int wait_res;             /* scripted: result of a read that is waited for */
+	bool wait_for_test;       /* scripted: waits end only by simstore_end() */
+	bool no_checksums;        /* objects cannot be compared with bytes */
+	/* called after each request; or NULL */
+	void (*ended)(void *context, const struct spw_request *request);
 	void *context;
 };
 
 extern const struct spw_cache_ports simstore_ports;
 
-/* Timed if there are @drives, at time 0 if there is no other. Return: NULL: no memory. */
+/*
+ * Open a store: timed if @drives is given, with the clock at 0 if it is the only timed one. Return:
+ * NULL: out of memory.
+ */
 struct spw_store *simstore_open(const struct simstore_drives *drives, uint64_t chunk_bytes);
-/* Nothing may be left. */
+/* Close a store, which must have no objects, requests or memory left (asserted). */
 void simstore_close(struct spw_store *store);
 
-/* Let a timed store serve until @ns. */
+/* Let the clock of a timed store run until @ns. */
 void simstore_advance(struct spw_store *store, uint64_t ns);
 
-/* Wait until @count threads with timed stores do. */
+/* Wait until @count threads with timed stores are in this call. */
 void simstore_meet(struct spw_store *store, unsigned count);
 
-/* End a request. A cancelled one ends with -ECANCELED, whatever @res is. */
+/* End a request. A cancelled request ends with -ECANCELED, whatever @res is. */
 void simstore_end(struct spw_request *request, int res);
 
 void simstore_lock(struct spw_store *store);
