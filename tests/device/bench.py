@@ -12,6 +12,7 @@ Exit status: 0; 1 a run failed, or losses differ; 130 interrupted; 143 ended by 
 
 import argparse
 import contextlib
+import dataclasses
 import gc
 import importlib
 import json
@@ -46,16 +47,19 @@ WAYS = {
     "whose input goes to pinned memory",
     "torchtune": "torchtune.training.OffloadActivations, pinned memory",
     "trl": "trl's OffloadActivations, pinned memory",
+    "operations": "spillway without drives: single cheap operations are recomputed",
     "spill": "spillway, all to the drives",
     "fastest": "spillway's default: what the drives take without the step becoming longer",
     "budget": "spillway, in half of what keep holds: to the drives, or recomputed",
 }
 OPTIONS = {  # of spillway.torch.offload
+    "operations": {"recompute": "operations"},
     "spill": {"mode": "spill"},
     "fastest": {"mode": "fastest"},
     "budget": {"mode": "budget", "recompute": "auto"},
 }
 BUDGET = 0.5  # of what keep holds
+WITHOUT_DRIVES = ("operations",)
 GOALS = {"fastest": {"of keep": 1.02, "memory": 0.15}, "budget": {"memory": BUDGET}}
 UNTIMED = 8  # steps at the start: until plans have settled
 VOCABULARY = 1024
@@ -142,10 +146,27 @@ def context_of(way, model, args):
             if not args.budget_bytes:
                 raise CannotGo("a budget is a share of what keep holds, which did not run")
             options["budget_bytes"] = args.budget_bytes
-        store = opened(args)
+        store = None if way in WITHOUT_DRIVES else opened(args)
         off = spillway.torch.offload(model, store, **options)
         return lambda: off, off, store
     return contextlib.nullcontext, None, None
+
+
+def by_the_counters(stats, before, seconds, steps):
+    """What the plan promised, what moved, and what was kept and why."""
+    def since(name):
+        return getattr(stats, name) - getattr(before, name)
+
+    kept = {field.name: since(field.name) / steps for field in dataclasses.fields(stats)
+            if field.name.startswith("bytes_kept_") and since(field.name)}
+    return {"planned_bytes": stats.plan_peak_bytes, "planned_seconds": stats.plan_wall_ns / 1e9,
+            "copied_bytes_per_second": since("bytes_copied") / seconds,
+            "written_bytes": since("bytes_spilled") / steps,
+            "recomputed_bytes": since("bytes_given_up") / steps,
+            "stall_seconds": since("stall_seconds") / steps,
+            "staging_waits": since("staging_waits") / steps,
+            "kept_no_staging": since("tensors_kept_no_staging"),
+            "scopes_again": since("scopes_again") / steps, "kept_bytes_by_cause": kept}
 
 
 def train(way, args):
@@ -183,14 +204,10 @@ def train(way, args):
              "peak_bytes": machine.peak(), "activation_bytes": machine.peak() - base,
              "reserved_bytes": machine.reserved(), "losses": losses}
     if off is not None:
-        stats = off.stats()
-        found["copied_bytes_per_second"] = (stats.bytes_copied - before.bytes_copied) / sum(timed)
-        found["stall_seconds"] = (stats.stall_seconds - before.stall_seconds) / len(timed)
-        found["kept_no_staging"] = stats.tensors_kept_no_staging - before.tensors_kept_no_staging
-        found["planned_bytes"] = stats.plan_peak_bytes
-        found["scopes_again"] = (stats.scopes_again - before.scopes_again) / len(timed)
+        found.update(by_the_counters(off.stats(), before, sum(timed), len(timed)))
         off.close()
-        store.close()
+        if store is not None:
+            store.close()
     return found
 
 
@@ -231,6 +248,7 @@ class Bench:
         self.deadline = time.monotonic() + 60 * args.minutes
         self.found = {}  # the runs of each way
         self.left_out = {}
+        self.limits = {}
 
     def run(self, way):
         """One process; None: it could not go that way."""
@@ -260,7 +278,7 @@ class Bench:
                 if way in self.left_out:
                     continue
                 began = time.monotonic()
-                if number and began + longest > self.deadline:
+                if began + longest > self.deadline:
                     print(f"no time for more: {number} rounds and a part", file=sys.stderr)
                     return
                 result = self.run(way)
@@ -273,6 +291,7 @@ class Bench:
                 milliseconds, mib = result["seconds"] * 1000, result["activation_bytes"] / (1 << 20)
                 words = f"{way:12}  {milliseconds:9.1f} ms  {mib:9.1f} MiB"
                 print(f"  round {number + 1}  {words}", file=sys.stderr)
+                self.save()  # a machine that is lent may be taken back at any moment
 
     def differing(self):
         """Ways with other losses than keep's."""
@@ -280,10 +299,10 @@ class Bench:
         return [way for way, runs in self.found.items()
                 if expected and any(run["losses"] != expected for run in runs)]
 
-    def rows(self, limits_found):
+    def rows(self):
         command = " ".join(sys.argv)
         found = [results.row(name, rate / GB, "GB/s", command=command)
-                 for name, rate in limits_found.items()]
+                 for name, rate in self.limits.items()]
         kept = self.found.get("keep", [])
         for way, runs in self.found.items():
             goals = GOALS.get(way, {})
@@ -292,9 +311,13 @@ class Bench:
                                       ("peak_bytes", "MiB", 1 / (1 << 20)),
                                       ("reserved_bytes", "MiB", 1 / (1 << 20)),
                                       ("copied_bytes_per_second", "GB/s", 1 / GB),
+                                      ("written_bytes", "MiB", 1 / (1 << 20)),
+                                      ("recomputed_bytes", "MiB", 1 / (1 << 20)),
                                       ("stall_seconds", "ms", 1000),
+                                      ("staging_waits", "a step", 1),
                                       ("kept_no_staging", "tensors", 1),
                                       ("planned_bytes", "MiB", 1 / (1 << 20)),
+                                      ("planned_seconds", "ms", 1000),
                                       ("scopes_again", "a step", 1)):
                 if what in runs[0]:
                     values = [run[what] * scale for run in runs]
@@ -308,6 +331,17 @@ class Bench:
                     name = f"{way} / keep: {name}"
                     found.append(results.row(name, values, at_most=goal, command=command))
         return found
+
+    def save(self):
+        """What there is so far. Return: its rows."""
+        args = self.args
+        drives = [f"simulated, {args.simulated}"] if args.simulated else args.drives
+        title = f"GPT of {args.layers} layers of {args.hidden} on {machine.kind}, bf16"
+        rows = self.rows()
+        results.write(args.out / "device.json", title, rows,
+                      results.machine([*drives, device_words()]), left_out=self.left_out,
+                      runs=self.found)
+        return rows
 
     def draw(self, path):
         """Memory against time, a point for each way."""
@@ -388,7 +422,7 @@ def main():
     status = 0
     try:
         with exits_on(signal.SIGTERM):
-            limits_found = bench.run("limits")
+            bench.limits = bench.run("limits")
             bench.rounds(args.ways.split(","))
     except KeyboardInterrupt:
         status = 130
@@ -399,11 +433,7 @@ def main():
         status = 1
     if not bench.found:
         return status or 1
-    rows = bench.rows(limits_found)
-    drives = [f"simulated, {args.simulated}"] if args.simulated else args.drives
-    where = results.machine([*drives, device_words()])
-    title = f"GPT of {args.layers} layers of {args.hidden} on {machine.kind}, bf16"
-    results.write(args.out / "device.json", title, rows, where, left_out=bench.left_out)
+    rows = bench.save()
     bench.draw(args.out / "device.svg")
     print(results.table(rows), end="")
     for way in bench.differing():

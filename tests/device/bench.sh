@@ -51,6 +51,9 @@ export PYTHONPATH=$here:$root/python${PYTHONPATH:+:$PYTHONPATH} SPILLWAY_LIBRARY
     echo "tests/device/bench.sh: $python has no PyTorch: PYTHON= names an interpreter that has" >&2
     exit 1
 }
+if [ "$SPW_TEST_DEVICE" = late ]; then # compiled by device.sh
+    PYTHONPATH=$build/device/$("$python" -c 'import torch; print(torch.__version__)'):$PYTHONPATH
+fi
 mkdir -p "$out"
 case ${devices[0]:-simulated:6GB/s} in
 simulated:*)

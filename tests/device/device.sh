@@ -16,6 +16,7 @@ python3. Two files of 256 MiB in TMPDIR are the drives of each job.
 
   --seeds N    how many (500)           --first N    from which on (1)
   --jobs N     at once (2)              --fixed      only the cases that have no seed
+  --unsanitized  with --gpu: without compute-sanitizer
   --minutes N  begin no seed after these       --host-time  only what the host takes to save and use, into BUILD/bench
 The exit status is 1 if one failed; it is shown with its seed.
 END
@@ -29,6 +30,7 @@ first=1
 jobs=2
 fixed=
 gpu=
+unsanitized=
 host_time=
 minutes=
 under=()
@@ -54,6 +56,7 @@ while [ $# -gt 0 ]; do
         ;;
     --fixed) fixed=1 ;;
     --gpu) gpu=1 ;;
+    --unsanitized) unsanitized=1 ;;
     --host-time) host_time=1 ;;
     --help)
         usage
@@ -160,6 +163,6 @@ if [ -z "$fixed" ]; then
         failed=$((failed + bad))
     done
 fi
-[ -z "$gpu" ] || [ -n "$fixed" ] || sanitized
+[ -z "$gpu" ] || [ -n "$fixed$unsanitized" ] || sanitized
 echo "$passed passed, $failed failed, $skipped skipped"
 [ "$failed" -eq 0 ]

@@ -4,7 +4,7 @@
 #
 #   tests/device/kit.sh BUILD        leaves BUILD/spillway-gpu.tar.gz; called by `make gpu-kit`
 #
-# There: tar xf spillway-gpu.tar.gz && cd spillway-gpu && make test-gpu bench-gpu. Needs no network, no root and no
+# There: tar xf spillway-gpu.tar.gz && cd spillway-gpu && make gpu-day. Needs no network, no root and no
 # compiler; PYTHON= names the interpreter.
 set -Eeuo pipefail
 

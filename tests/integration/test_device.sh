@@ -20,3 +20,14 @@ if "$python" -c 'import sys, torch; sys.exit(torch.__version__ < "2.13")' 2>/dev
 else
     skip "$python has no PyTorch of 2.13 or later: make test-device and test-ecosystem put one there"
 fi
+
+begin "the bench of an accelerator leaves what each run has measured"
+if [ -e "$SPW_BUILD/device" ]; then
+    export SPW_TEST_DEVICE=late
+    PYTHON=$python expect_exit 0 "$ROOT/tests/device/bench.sh" --build "$SPW_BUILD" --out "$TMPDIR/bench" --layers 2 --hidden 64 \
+        --sequence 32 --batch 2 --steps 1 --rounds 1 --arena-bytes 16777216 --ways keep,operations
+    expect_exit 0 grep -q '"operations / keep: activations"' "$TMPDIR/bench/device.json"
+    rm -r "$TMPDIR/bench"
+else
+    skip "the late device was not compiled"
+fi
