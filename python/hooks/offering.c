@@ -102,8 +102,8 @@ static int note_checksums(struct on_device *on, const struct offering *offering)
 }
 
 /*
- * Discard the tensor and keep its checksums, to check the recomputation; keep the tensor if there
- * is no memory for checksums. Return: the result of the offer; -1
+ * Discard the tensor and keep its checksums, to check the recomputation; keep the tensor if memory
+ * for checksums is lacking. Return: the result of the offer; -1
  */
 static int discard(struct on_device *on, struct spw_cache *cache, const struct offering *offering,
 		   const struct seen *seen)

@@ -210,7 +210,7 @@ enum spw_cache_hint hint_of(const struct saved *saved, const struct seen *seen)
 		return SPW_HINT_NONE;
 	is_known = is_whole_known(saved, seen);
 	if (is_known < 0)
-		PyErr_Clear(); /* not an error: the tensor counts as one that cannot be recomputed */
+		PyErr_Clear(); /* no error: the tensor counts as one that cannot be recomputed */
 	if (is_known <= 0)
 		return SPW_HINT_NONE;
 	return session->discards_all || frame_now(session)->is_decided ? SPW_HINT_GIVE_UP

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-# spillway/_export/committed.py - the tensors in a commit of an optimizer, and where they lie
-"""Read from the descriptions in the records, which are not trusted. No tensor is touched."""
+# spillway/_export/committed.py - find the tensors of an optimizer in a commit, and where they lie
+"""This reads the descriptions in the records, which are not trusted, and no tensors."""
 from __future__ import annotations
 
 import dataclasses
@@ -17,15 +17,15 @@ from .._optim.tiles import item_bytes
 from ..state import CommittedRecord, committed_state
 from ..store import Store
 
-# The field of a record that has parameters as they are.
+# The field of a record with parameters in their own type.
 _PARAMETER = "parameter"
-# A record that is a parameter by itself: PREFIX, its group, its name.
+# The name of a record with one parameter: this prefix, its group, its name.
 _BY_ITSELF = "parameter/"
 
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Bytes of an object of the store; of object 0 all are zero."""
+    """A range of bytes of an object in the store; object 0 means zeros."""
 
     thing: int
     offset: int
@@ -34,8 +34,9 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Committed:
-    """A tensor of a commit: ``parts``, one after the other, are its elements in order, of the type
-    ``stored``. ``dtype`` is what they leave as: a master's is that of its parameter."""
+    """A tensor of a commit: ``parts``, one after the other, have its elements in order, in the
+    type ``stored``. They are exported as ``dtype``: for a master that is the type of its
+    parameter."""
 
     name: str
     shape: Tuple[int, ...]
@@ -49,7 +50,7 @@ class Committed:
 
     @property
     def len_bytes(self) -> int:
-        """As it leaves."""
+        """The length after the export."""
         return self.count * item_bytes(self.dtype)
 
 
@@ -67,7 +68,7 @@ def _type(name: Any) -> torch.dtype:
 
 
 class _Commit:
-    """Fields of records, each with the tensors that it is of, by name."""
+    """The fields of records, each with its tensors by the names of their parameters."""
 
     def __init__(self) -> None:
         self.fields: Dict[str, Dict[str, Committed]] = {}
@@ -100,7 +101,8 @@ class _Commit:
         return at + length
 
     def _add_parameter(self, record: CommittedRecord, said: Any) -> None:
-        """One that is on drives. Where its elements do not lie in order, its master's do."""
+        """Add a parameter that has a record of its own. If its elements are not in order, those
+        of its master are used."""
         _, _, name = record.name.split("/", 2)
         shape = tuple(map(_whole, said["shape"]))
         dtype, count, in_order = _type(said["dtype"]), 1, True
@@ -118,7 +120,7 @@ class _Commit:
         self.fields.setdefault(_PARAMETER, {})[name] = Committed(name, shape, dtype, dtype, (part,))
 
     def check_whole(self) -> None:
-        """:raises ValueError: a tensor is not whole"""
+        """:raises ValueError: a tensor lacks elements"""
         for tensors in self.fields.values():
             for tensor in tensors.values():
                 count = 1
@@ -129,8 +131,8 @@ class _Commit:
 
 
 def fields_of(store: Store) -> Dict[str, Dict[str, Committed]]:
-    """What the commit has that opening the store has restored: for each field of an optimizer's
-    records its tensors, by the names of their parameters.
+    """The tensors of the commit that opening the store has restored: for each field of an
+    optimizer's records, by the names of their parameters.
 
     :raises SpillwayError: ENODATA nothing is committed; EUCLEAN the commit is not of an optimizer;
         EALREADY it is in use
@@ -152,7 +154,8 @@ def fields_of(store: Store) -> Dict[str, Dict[str, Committed]]:
 def parameters_of(fields: Dict[str, Dict[str, Committed]], masters: bool) -> List[Committed]:
     """The model's parameters, in the order of the records.
 
-    :param masters: as they are, where a parameter has one, and not rounded to its type
+    :param masters: export a parameter's master, if it has one, without rounding it to the
+        parameter's type
     """
     as_they_are, of_masters = fields.get(_PARAMETER, {}), fields.get(MASTER, {})
     if not masters:
@@ -162,7 +165,7 @@ def parameters_of(fields: Dict[str, Dict[str, Committed]], masters: bool) -> Lis
 
 
 def state_of(fields: Dict[str, Dict[str, Committed]]) -> Dict[str, Dict[str, Committed]]:
-    """What the optimizer keeps, masters too, each of the type in which it is kept."""
+    """The optimizer's state with masters, each tensor in the type in which it is stored."""
     return {field: {name: dataclasses.replace(tensor, dtype=tensor.stored)
                     for name, tensor in tensors.items()}
             for field, tensors in fields.items() if field != _PARAMETER}

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-# spillway/_export/dcp.py - torch.distributed.checkpoint over a store
-"""Each rank has a partition; in its commit is what that rank wrote, in rank 0's also what the whole
-checkpoint is. docs/FORMAT.md, "The record of a distributed checkpoint".
+# spillway/_export/dcp.py - StoreWriter, StoreReader: torch.distributed.checkpoint on a store
+"""Each rank has a partition, whose commit has what that rank wrote; the commit of rank 0 also
+describes the whole checkpoint: docs/FORMAT.md, "The record of a distributed checkpoint".
 
 Invariants:
-D1  rank 0 commits last, when all others have: a checkpoint is there if rank 0's partition has it.
-    The others keep the one before until they are opened for the next
+D1  rank 0 commits last, after all others: a checkpoint exists if rank 0's partition has it. The
+    other ranks keep the previous one until they are opened for the next
 D2  what another program has committed in a partition is not discarded
 """
 from __future__ import annotations
@@ -37,16 +37,16 @@ from ..store import Path, Store, committed
 _MAGIC = b"SPWDCP\0\1"
 _ARENA_BYTES = 32 << 20
 
-# Where something lies: the partition, its place among the objects of the commit (-1: it has no
-# bytes), and how many bytes.
+# Where an item is stored: its partition, its index in the objects of the commit (-1: it has no
+# bytes), its length in bytes.
 _Where = Tuple[int, int, int]
 _PARTITIONS_MAX = 256  # SPW_PARTITIONS_MAX of spillway/format.h
 
 
 def _restored(store: Store) -> Tuple[Dict[str, Any], List[Tuple[int, int]]]:
-    """What a commit says, and its objects.
+    """The description in a commit, and the commit's objects.
 
-    :raises SpillwayError: EEXIST it is another program's; EUCLEAN it is damaged
+    :raises SpillwayError: EEXIST another program made it; EUCLEAN it is damaged
     """
     record, objects = store.restored()
     if record[:len(_MAGIC)] != _MAGIC:
@@ -68,15 +68,15 @@ def _opened(drives: Sequence[Path], partition: int, **options: Any) -> Store:
     try:
         return Store(drives, partition=partition, arena_bytes=_ARENA_BYTES, **options)
     except SpillwayError as error:
-        if error.errno != errno.EBUSY or error.__cause__ is None:  # not this process itself
+        if error.errno != errno.EBUSY or error.__cause__ is None:  # not open in this process
             raise
-    # A rank whose save ended because another's failed is not told, and its writer may still wait
-    # for the garbage collector.
+    # If the save of another rank fails, this rank's writer is not told. It keeps the store open
+    # until the garbage collector frees it.
     gc.collect()
     return Store(drives, partition=partition, arena_bytes=_ARENA_BYTES, **options)
 
 
-# ---- What a checkpoint is ------------------------------------------------------------------------
+# ---- The description of a checkpoint -------------------------------------------------------------
 
 
 def _described(metadata: Metadata, where: Dict[MetadataIndex, _Where]) -> Dict[str, Any]:
@@ -149,7 +149,7 @@ class StoreWriter(StorageWriter):  # type: ignore[misc]
                              "checkpoint_id out")
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """The partition of this rank, with what rank 0 has, and no other commit (D1)."""
+        """Open the partition of this rank, at the commit that rank 0 has too, if any (D1)."""
         if not kwargs.get("use_collectives", True):
             raise ValueError("the ranks of a checkpoint in a store are saved together: leave "
                              "use_collectives out")
@@ -163,7 +163,7 @@ class StoreWriter(StorageWriter):  # type: ignore[misc]
         newest = None if last is None or mine is None else last.number
         if mine is not None and newest not in (mine.number, mine.previous):
             newest = None
-        # What there was not may have come while this waited for others to close the store.
+        # A commit may have been made while this waited for others to close the store.
         self._store = _opened(self._drives, self._rank, commit="newest" if mine is None else newest)
         if mine is None and self._store.committed is not None:
             self._close()
@@ -182,7 +182,7 @@ class StoreWriter(StorageWriter):  # type: ignore[misc]
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Any:
-        """What is this rank's. All but rank 0 make it durable."""
+        """Write the items of this rank. All ranks but rank 0 commit here."""
         self._things = []
         try:
             results = [self._write(item, planner.resolve_data(item)) for item in plan.items]
@@ -215,7 +215,7 @@ class StoreWriter(StorageWriter):  # type: ignore[misc]
         self._close()
 
     def finish(self, metadata: Metadata, results: List[List[WriteResult]]) -> None:
-        """By rank 0: all others have committed."""
+        """Called on rank 0, after all others have committed."""
         where = {result.index: result.storage_data for of_rank in results for result in of_rank}
         try:
             self._commit({"rank": 0, "checkpoint": _described(metadata, where)},
@@ -230,7 +230,7 @@ class StoreWriter(StorageWriter):  # type: ignore[misc]
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """It is never chosen by a name."""
+        """Whether this class handles an id: it never does, as the caller names it."""
         return False
 
 
@@ -264,7 +264,7 @@ class StoreReader(StorageReader):  # type: ignore[misc]
             raise ValueError("the last checkpoint of the store is read: leave checkpoint_id out")
 
     def read_metadata(self) -> Metadata:  # type: ignore[override]
-        """Rank 0 reads it for all."""
+        """Rank 0 reads the description for all."""
         ranks = ranks_of(self._group)
         if ranks is None:
             self._step, described = self._read_described()
@@ -297,8 +297,8 @@ class StoreReader(StorageReader):  # type: ignore[misc]
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Any:
-        """A partition is open in one process at a time, so ranks take turns: each begins with
-        another, and all go on to the next together."""
+        """A partition is open in one process at a time, so ranks take turns: each begins with a
+        different one, and all go on to the next together."""
         ranks = ranks_of(self._group)
         rank, count = (0, 1) if ranks is None else (ranks.rank, ranks.count)
         partitions = 1 + max((partition for partition, _, _ in self._where.values()), default=0)
@@ -327,7 +327,7 @@ class StoreReader(StorageReader):  # type: ignore[misc]
         return where
 
     def _shape_of(self, item: ReadItem) -> Sequence[int]:
-        """Of the shard. Errors as of _place_of()."""
+        """The shape of the shard. Errors as in _place_of()."""
         for chunk in self._stored[item.storage_index.fqn].chunks:
             if item.storage_index.offset in (None, chunk.offsets):
                 return tuple(chunk.sizes)
@@ -351,7 +351,7 @@ class StoreReader(StorageReader):  # type: ignore[misc]
 
     def _read_tensor(self, store: Store, thing: int, length: int, item: ReadItem,
                      planner: LoadPlanner) -> None:
-        """The rows that are wanted; of these, if they are not wanted whole, a part."""
+        """Read the wanted rows of a tensor, and cut out the wanted part of each row."""
         shape = self._shape_of(item)
         dtype = self._stored[item.storage_index.fqn].properties.dtype
         row_bytes = item_bytes(dtype)
@@ -377,5 +377,5 @@ class StoreReader(StorageReader):  # type: ignore[misc]
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """It is never chosen by a name."""
+        """Whether this class handles an id: it never does, as the caller names it."""
         return False

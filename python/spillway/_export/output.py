@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: MIT
-# spillway/_export/output.py - files that appear whole or not at all
+# spillway/_export/output.py - Output, Outputs: files that appear whole or not at all
 """Invariants:
-O1  under its name is the whole file: it is written beside, as NAME.partial, made durable, and then
-    renamed
-O2  of several files all are whole before the first gets its name, and the last names the others:
-    without it the set is not whole, so one that is replaced loses that first
-O3  NAME.partial is locked by one writer: whether NAME may be written is decided once it is locked,
-    and no other writer creates NAME before the lock is released
+O1  a file under its own name is whole: it is written as NAME.partial, made durable, then renamed
+O2  of several files all are whole before the first gets its name, and the last one names the
+    others: a set without it is incomplete, so an old set that is replaced loses its last file first
+O3  NAME.partial is locked by one writer: a writer decides whether NAME may be written after it has
+    the lock, and no other writer creates NAME before the lock is released
 """
 from __future__ import annotations
 
@@ -16,17 +15,17 @@ import fcntl
 import os
 from typing import Any, Callable, List, Sequence
 
-# Written out at a time, and dropped from the page cache then: it is not read again soon, and would
-# take memory from others.
+# After this many more bytes, pages written before are dropped from the page cache: they are not
+# read again soon, and would take memory from others.
 _WINDOW_BYTES = 16 << 20
 _KEPT_WINDOWS = 4
 
-# Called with the bytes that have been written.
+# A function that is called with the number of bytes written.
 Progress = Callable[[int], None]
 
 
 class Output:
-    """A file to be written from its beginning on. It has what zipfile needs of one."""
+    """A file that is written from beginning to end, with the methods that zipfile needs."""
 
     def __init__(self, path: str, progress: Progress) -> None:
         self.path = path
@@ -37,9 +36,9 @@ class Output:
         self._fd = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not self._is_partial():  # another was done between the two calls
+            if not self._is_partial():  # another writer finished between the two calls
                 raise BlockingIOError
-            os.ftruncate(self._fd, 0)  # what a killed one has left
+            os.ftruncate(self._fd, 0)  # a killed writer may have left some
         except BaseException as error:
             os.close(self._fd)
             if isinstance(error, BlockingIOError):
@@ -48,16 +47,16 @@ class Output:
             raise
 
     def _is_partial(self) -> bool:
-        """Whether what is open still has that name: it may be a finished file by now."""
+        """Whether the open file is still NAME.partial: its writer may have renamed it by now."""
         try:
             return os.path.samestat(os.fstat(self._fd), os.stat(self._partial))
         except FileNotFoundError:
             return False
 
     def write(self, content: Any) -> int:
-        """All of it.
+        """Write all of it.
 
-        :raises OSError: ENOSPC and the like, with the name of the file
+        :raises OSError: such as ENOSPC, with the name of the file
         """
         left = memoryview(content)
         try:
@@ -81,10 +80,10 @@ class Output:
         return os.lseek(self._fd, offset, whence)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Does nothing, as nothing is buffered."""
 
     def sync(self) -> None:
-        """:raises OSError: it could not be made durable"""
+        """:raises OSError: the file could not be made durable"""
         try:
             os.fsync(self._fd)
         except OSError as error:
@@ -98,21 +97,21 @@ class Output:
         os.close(self._fd)
 
     def discard(self) -> None:
-        """Nothing, if it has its name: what is called PATH.partial then is another's."""
+        """Remove the file, unless it was renamed: then PATH.partial belongs to another writer."""
         if not self._kept:
             with contextlib.suppress(OSError):
                 os.unlink(self._partial)
 
 
 class Outputs:
-    """Files that get their names together, in order, where the context ends well; else none is
-    left."""
+    """Files that get their names together, in order, if the context ends without an exception;
+    otherwise none is left."""
 
     def __init__(self, path: str, progress: Progress, instead_of: Sequence[str] = ()) -> None:
         """
-        :param path: what the export is called, whether that is one of the files or not (O3)
-        :param instead_of: files that readers would take for these, and that go
-        :raises OSError: EBUSY another export is called so
+        :param path: the name of the export, whether or not one of the files has it (O3)
+        :param instead_of: files to remove, as readers would prefer them to these
+        :raises OSError: EBUSY another export of this name is running
         """
         self._progress = progress
         self._instead_of = instead_of
@@ -120,7 +119,7 @@ class Outputs:
         self._held = Output(path, progress)
 
     def new(self, path: str) -> Output:
-        """:raises OSError: it cannot be made"""
+        """:raises OSError: the file cannot be created"""
         output = self._held if path == self._held.path else Output(path, self._progress)
         self._made.append(output)
         return output
@@ -156,7 +155,7 @@ class Outputs:
 
 def check_absent(paths: Sequence[str], overwrite: bool) -> None:
     """
-    :raises FileExistsError: one is there, and is not to be overwritten
+    :raises FileExistsError: a file exists, and must not be overwritten
     """
     for path in paths:
         if not overwrite and os.path.lexists(path):
@@ -164,7 +163,8 @@ def check_absent(paths: Sequence[str], overwrite: bool) -> None:
 
 
 def check_room(path: str, needed_bytes: int) -> None:
-    """:raises OSError: ENOSPC a file system has no such room: says what is missing"""
+    """:raises OSError: ENOSPC the file system has too little room; the message says how much is
+        missing"""
     folder = os.path.dirname(os.path.abspath(path))
     found = os.statvfs(folder)
     missing = needed_bytes - found.f_bavail * found.f_frsize

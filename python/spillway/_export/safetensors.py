@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-# spillway/_export/safetensors.py - safetensors files, written as a stream, read by mapping
-"""A file begins with the length of its header (8 bytes, little-endian) and the header, in JSON:
-for each tensor its type, its shape, and where its bytes begin and end behind the header. They lie
-one after the other, without gaps. A model of several files has an index of them beside.
+# spillway/_export/safetensors.py - safetensors files: write them as a stream, read them by mapping
+"""A file begins with the length of its header (8 bytes, little-endian) and the header, in JSON: for
+each tensor its type, its shape, and where its bytes begin and end behind the header. The tensors'
+bytes follow each other without gaps. A model of several files has an index file beside them.
 
-Of what is read nothing is trusted.
+Nothing that is read is trusted.
 """
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _TYPES = {
 }
 _NAMES = {dtype: name for name, dtype in _TYPES.items()}
 _METADATA = "__metadata__"
-# The package that others read with takes no longer one.
+# The safetensors package accepts no longer header.
 _HEADER_BYTES_MAX = 100_000_000
 _INDEX_BYTES_MAX = 100_000_000
-# The bytes of tensors begin at a page of the file.
+# The bytes of the first tensor begin at a page of the file.
 _ALIGN_BYTES = 4096
 
 
@@ -61,7 +61,8 @@ def _header(tensors: Sequence[Committed], metadata: Dict[str, str]) -> bytes:
 
 
 def _shards(tensors: Sequence[Committed], shard_bytes: int) -> List[List[Committed]]:
-    """The larger types first, so that each tensor begins at a multiple of its element."""
+    """Divide tensors into files, larger types first, so that each begins at a multiple of its
+    element size."""
     shards: List[List[Committed]] = [[]]
     used = 0
     for tensor in sorted(tensors, key=lambda tensor: -item_bytes(tensor.dtype)):
@@ -83,9 +84,10 @@ def _shard_paths(path: str, count: int) -> List[str]:
 
 class SafetensorsWriter:
     """
-    :param path: of the only file; of several each has its number in its name, and there is an
-        index, PATH.index.json
-    :param shard_bytes: a file has no more bytes of tensors, but for one that has more by itself
+    :param path: of the file; several files have numbers in their names, and an index,
+        PATH.index.json
+    :param shard_bytes: at most this many bytes of tensors go into a file, unless a single tensor
+        has more
     :param metadata: for the header
     """
 
@@ -105,7 +107,7 @@ class SafetensorsWriter:
 
     def write(self, store: Store, outputs: Outputs) -> None:
         """
-        :raises SpillwayError: as leaving()
+        :raises SpillwayError: raised by leaving()
         :raises OSError: a file cannot be written
         """
         for shard, header, path in zip(self._shards, self._headers, self.paths):
@@ -115,7 +117,7 @@ class SafetensorsWriter:
                 for _, views in tensors:
                     for view in views:
                         output.write(view)
-        if len(self._shards) > 1:  # the last to get its name, and so that of all
+        if len(self._shards) > 1:  # its name completes the set (output.py)
             outputs.new(self._index_path).write(self._index())
 
     def _index(self) -> bytes:
@@ -130,11 +132,11 @@ class SafetensorsWriter:
 
 
 class _File:
-    """One file, mapped. Its tensors are views of it, which the kernel reads when they are used and
-    may forget again."""
+    """One mapped file. Its tensors are views of it: the kernel reads them on use, and may evict
+    them."""
 
     def __init__(self, path: str) -> None:
-        """:raises ValueError: it is damaged, or none of safetensors"""
+        """:raises ValueError: the file is damaged, or not of safetensors"""
         self._path = path
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -156,10 +158,10 @@ class _File:
         if begin == end:
             return torch.empty(shape, dtype=dtype, device="cpu")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it cannot be written to
+            warnings.simplefilter("ignore")  # the warning that the buffer is not writable
             content = torch.frombuffer(self._memory, dtype=torch.uint8, count=end - begin,
                                        offset=self._begin + begin)
-        if content.data_ptr() % item_bytes(dtype):  # by another writer
+        if content.data_ptr() % item_bytes(dtype):  # another writer may not have aligned it
             content = content.clone()
         return content.view(dtype).view(shape)
 
@@ -168,7 +170,7 @@ _Description = Tuple[torch.dtype, List[int], int, int]
 
 
 def _described(header: Any, data_bytes: int) -> Dict[str, _Description]:
-    """:raises ValueError, TypeError, KeyError: the header says what cannot be"""
+    """:raises ValueError, TypeError, KeyError: the header is invalid"""
     found: Dict[str, _Description] = {}
     for name, said in dict(header).items():
         if name == _METADATA:
@@ -203,7 +205,7 @@ class SafetensorsReader(Mapping[str, Tensor]):
     """
 
     def __init__(self, path: str) -> None:
-        """:raises ValueError: a file is damaged, or none of safetensors"""
+        """:raises ValueError: a file is damaged, or not of safetensors"""
         index = path if path.endswith(".index.json") else path + ".index.json"
         if path != index and (os.path.lexists(path) or not os.path.lexists(index)):
             file = _File(path)
@@ -222,7 +224,7 @@ class SafetensorsReader(Mapping[str, Tensor]):
 
 
 def _files_of(index: str) -> Dict[str, _File]:
-    """By the names of tensors."""
+    """The files of an index, by the names of their tensors."""
     with open(index, "rb") as file:
         text = file.read(_INDEX_BYTES_MAX + 1)
     try:
@@ -230,7 +232,7 @@ def _files_of(index: str) -> Dict[str, _File]:
             raise ValueError("it is too long")
         names = dict(json.loads(text)["weight_map"])
         for name in names.values():
-            # Beside the index, and nowhere else.
+            # Only files beside the index are opened.
             if type(name) is not str or os.path.basename(name) != name or name in ("", ".", ".."):
                 raise ValueError(f"{name!r} is not a file name")
     except (ValueError, TypeError, KeyError, RecursionError) as error:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-# spillway/_export/stream.py - the bytes of a commit, streamed through two buffers
-"""One buffer is read into while the other is used. Both are of the store's arena, into which drives
-move bytes without a copy."""
+# spillway/_export/stream.py - leaving(): stream the bytes of a commit through two buffers
+"""One buffer is filled while the other is used. Both are in the store's arena, so drives
+transfer without a copy."""
 from __future__ import annotations
 
 import contextlib
@@ -24,7 +24,7 @@ _PREFETCH = 1
 
 
 class _Buffer:
-    """Memory of the arena into which a part is read. ``view`` is the part that was."""
+    """A buffer in the arena, into which a part is read. ``view``: the part that was read."""
 
     def __init__(self, handle: int, len_bytes: int) -> None:
         self._handle = handle
@@ -45,7 +45,8 @@ class _Buffer:
                                      part.len_bytes, _PREFETCH, None, byref(self._request)))
 
     def end(self) -> None:
-        """Its bytes are there. Ctrl-C meanwhile is raised afterwards: until then drives use it.
+        """Wait until the part is read. Ctrl-C meanwhile is raised afterwards: until then the drives
+        use the buffer.
 
         :raises SpillwayError: they cannot be read
         """
@@ -63,7 +64,7 @@ class _Buffer:
 
 
 def _joined(parts: Sequence[Part]) -> List[Part]:
-    """Those that lie together in an object as one."""
+    """Merge parts that are adjacent in an object."""
     runs: List[Part] = []
     for part in parts:
         if part.len_bytes == 0:
@@ -77,8 +78,8 @@ def _joined(parts: Sequence[Part]) -> List[Part]:
 
 
 def _cut(run: Part, len_max: int, chunk_bytes: int) -> Iterator[Part]:
-    """As buffers take it. A chunk is read and verified as a whole, so none is cut where that can
-    be."""
+    """Cut a run into parts that fit into a buffer. Chunks are read and verified as a whole, so
+    cut between chunks where possible."""
     at, stop = run.offset, run.offset + run.len_bytes
     while at < stop:
         end = (at + len_max) // chunk_bytes * chunk_bytes
@@ -88,14 +89,15 @@ def _cut(run: Part, len_max: int, chunk_bytes: int) -> Iterator[Part]:
 
 
 def _buffer_bytes(store: Store, runs: Sequence[Part]) -> int:
-    """As long as the longest run, up to a quarter of the arena."""
+    """The length of a buffer: that of the longest run, up to a quarter of the arena."""
     longest = max((run.len_bytes for run in runs), default=1)
     room = min(_BUFFER_BYTES_MAX, store.arena_bytes // 4 or _BUFFER_BYTES_MAX)
     return max(_PAGE_BYTES, min(longest + _PAGE_BYTES - 1, room) // _PAGE_BYTES * _PAGE_BYTES)
 
 
 def _pieces(store: Store, parts: Sequence[Part]) -> Generator[memoryview, None, None]:
-    """The bytes of all parts, one after the other; each view is good until the next is asked for.
+    """The bytes of all parts, one after the other; each view is valid until the next one is
+    requested.
 
     :raises SpillwayError: they cannot be read; ENOBUFS the store's arena is used up
     """
@@ -116,7 +118,7 @@ def _pieces(store: Store, parts: Sequence[Part]) -> Generator[memoryview, None, 
 
 
 class _Rounding:
-    """Masters as their parameters: what a copy to that type makes of them."""
+    """Converts masters to the type of their parameters, as copy_() rounds."""
 
     def __init__(self) -> None:
         self._memory: Optional[Tensor] = None
@@ -133,11 +135,12 @@ class _Rounding:
 
 def leaving(store: Store, tensors: Sequence[Committed]
             ) -> Generator[Tuple[Committed, Iterator[memoryview]], None, None]:
-    """Each tensor with its bytes, in this order; they have to be taken before the next is asked
-    for, and a view of them before the next view. Until it is closed the store stays open.
+    """Yield each tensor with views of its bytes, in this order. Use a view before the next one, and
+    all views of a tensor before the next tensor. The store stays open until the generator is
+    closed.
 
-    :raises SpillwayError: a drive failed; EBADMSG one returned other bytes; ENXIO they are on one
-        that is missing; ENOBUFS the store's arena is used up
+    :raises SpillwayError: a drive failed; EBADMSG one returned other bytes; ENXIO they are on a
+        missing drive; ENOBUFS the store's arena is used up
     """
     rounded = _Rounding()
     with contextlib.closing(_pieces(store, [part for tensor in tensors

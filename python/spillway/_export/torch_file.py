@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-# spillway/_export/torch_file.py - a file as torch.save() makes it, its tensors streamed
-"""A zip file without compression: what torch.save() was given, pickled (data.pkl), and the bytes of
-each tensor (data/0, data/1 ...). torch.load(weights_only=True) reads it; with mmap=True it maps it.
+# spillway/_export/torch_file.py - write a file as torch.save() does, but stream its tensors
+"""The file is a zip archive without compression: the pickled value (data.pkl), and the bytes of
+each tensor (data/0, data/1 ...). torch.load(weights_only=True) reads it, or maps it with mmap=True.
 """
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from .output import Output, Outputs
 from .stream import leaving
 
 _FOLDER = "archive"
-# Bytes of tensors begin at multiples of this, as torch.save() has it.
+# Bytes of tensors begin at multiples of this, as in files of torch.save().
 _ALIGN_BYTES = 64
-# Of a zip file: an entry's header without its name, and the extra fields that zipfile adds to it.
+# Lengths in a zip file: an entry's header without its name, and the extra fields of zipfile.
 _ENTRY_BYTES, _ZIP64_BYTES, _EXTRA_BYTES = 30, 20, 4
 _PADDING = 0x4246
 
 
 class _Storage:
-    """The bytes of a tensor, as the pickle names them."""
+    """The bytes of a tensor, to which the pickle refers by a key."""
 
     def __init__(self, tensor: Union[Committed, Tensor], key: str) -> None:
         self.tensor = tensor
@@ -47,7 +47,7 @@ def _strides(shape: Sequence[int]) -> Tuple[int, ...]:
 
 
 class _Pickler(pickle.Pickler):
-    """Tensors of a commit, and those in memory, are pickled as PyTorch's are."""
+    """Pickles tensors of a commit, and tensors in memory, as PyTorch does."""
 
     def __init__(self, file: Any) -> None:
         super().__init__(file, protocol=2)
@@ -71,7 +71,7 @@ class _Pickler(pickle.Pickler):
         return "storage", kind, value.key, "cpu", value.count
 
 
-# What stands for each type in a pickle.
+# The class that a pickle names for each element type.
 _STORAGES = {
     torch.float64: torch.DoubleStorage, torch.float32: torch.FloatStorage,
     torch.float16: torch.HalfStorage, torch.bfloat16: torch.BFloat16Storage,
@@ -84,7 +84,7 @@ _STORAGES = {
 
 class TorchWriter:
     """
-    :param value: as for torch.save(): dicts and lists, with tensors of a commit and others in them
+    :param value: as for torch.save(): dicts and lists, with tensors of a commit and in memory
     :param order: the tensors of the commit in the order in which their bytes are read
     :raises TypeError: a tensor is of a type that cannot be written
     """
@@ -102,17 +102,17 @@ class TorchWriter:
         self._others = [storage for storage in pickler.storages
                         if isinstance(storage.tensor, Tensor)]
         self.paths = [path]
-        # And about so much for the names of entries.
+        # The last term is about what the entries' headers and names take.
         self.len_bytes = len(self._pickle) + sum(tensor.len_bytes for tensor in order) + \
             512 * (len(pickler.storages) + 4)
 
     def write(self, store: Store, outputs: Outputs) -> None:
         """
-        :raises SpillwayError: as leaving()
+        :raises SpillwayError: raised by leaving()
         :raises OSError: the file cannot be written
         """
         output = outputs.new(self.paths[0])
-        file: Any = output  # which has what zipfile needs of a file
+        file: Any = output  # Output has the methods that zipfile needs
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
             _add(archive, output, "data.pkl", [self._pickle])
             _add(archive, output, "byteorder", [b"little"])
@@ -131,7 +131,7 @@ def _add(archive: zipfile.ZipFile, output: Output, name: str,
     begin = output.tell() + _ENTRY_BYTES + len(entry.filename) + _ZIP64_BYTES + _EXTRA_BYTES
     padding = -begin % _ALIGN_BYTES
     entry.extra = struct.pack("<HH", _PADDING, padding) + b"\0" * padding
-    # Its length is known when it ends, so the header is one that has room for any.
+    # The length is known only at the end, so use a header with room for any length.
     with archive.open(entry, "w", force_zip64=True) as file:
         for view in views:
             file.write(view)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-# spillway/_grads/backward.py - tiles are stepped and gradients freed in the backward pass
+# spillway/_grads/backward.py - in_backward=True: step tiles and free gradients in the backward pass
 """Invariants:
 B1  a tile is stepped once between two calls of step(), with the gradients that its parameters have
     from one backward pass
 B2  a gradient is freed when all tiles that its parameter lies in have been stepped
-B3  a tile is stepped once nothing reads its parameters any more; step() itself is after all reads
+B3  a tile is stepped once nothing reads its parameters any more; step() itself runs after all reads
 """
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _AGAIN = ("a second backward pass before step(): with in_backward=True the first
 
 
 class DuringBackward:
-    """Of an optimizer: which gradients have come, and which tiles have been stepped.
+    """Of an optimizer: which gradients are complete, and which tiles have been stepped.
 
-    :param whole: the optimizer's state, or what is wrong with it as an exception
-    :param groups: the options of groups as they are now
-    :param reduced: the gradients come from there; None: from autograd
+    :param whole: returns the optimizer's state, or raises what is wrong with it
+    :param groups: returns the current options of the parameter groups
+    :param reduced: the source of the gradients; None: autograd
     """
 
     def __init__(self, params: Sequence[Tensor], whole: Callable[[], Tiled],
@@ -51,18 +51,18 @@ class DuringBackward:
         self._whole = whole
         self._groups = groups
         self._reduced = reduced
-        self._lock = threading.Lock()  # each device has a thread of autograd's
-        self._here: Set[int] = set()  # parameters whose gradients have come
+        self._lock = threading.Lock()  # autograd has a thread per device
+        self._here: Set[int] = set()  # parameters whose gradients are complete
         self._stepped: Set[str] = set()  # tiles
         self._changed: Set[int] = set()  # parameters of which a tile was stepped
-        self._freed: Set[int] = set()  # parameters whose gradients were
-        self._waiting: List[Tile] = []  # whose gradients are there, for readers
+        self._freed: Set[int] = set()  # parameters whose gradients were freed
+        self._waiting: List[Tile] = []  # complete tiles whose parameters are still read
         self._after: Dict[int, Entry] = {}
-        self._options: Dict[int, Options] = {}  # of groups, that tiles have been stepped with
-        self._order: Dict[str, Tile] = {}  # in which tiles were stepped
-        self._finished: Set[str] = set()  # tiles of which finish() has stepped what was left
+        self._options: Dict[int, Options] = {}  # options by group that tiles were stepped with
+        self._order: Dict[str, Tile] = {}  # tiles in the order in which they were stepped
+        self._finished: Set[str] = set()  # tiles that finish() has completed
         self._next_order: Optional[List[Tile]] = None
-        self._postponed = False  # a drive failed: the rest is left to step()
+        self._postponed = False  # a drive failed: step() does the rest
         self._tiles_of: Optional[List[List[Tile]]] = None
         self._handles: List[Any] = []
         self._readers = Readers(params, self._changed.__contains__)
@@ -73,7 +73,7 @@ class DuringBackward:
                            self._arrived, self._mark)
 
     def _hook_all(self) -> None:
-        """What needs no gradient yet may do so in a later step."""
+        """Hook all parameters that require a gradient. Others may require one in a later step."""
         for number, param in enumerate(self._params):
             if param.requires_grad and number not in self._hooked:
                 self._hooked.add(number)
@@ -81,8 +81,8 @@ class DuringBackward:
                     self._handles.append(self._hook(number, param))
 
     def _hook(self, number: int, param: Any) -> Any:
-        # Autograd has the hook where the garbage collector does not look: what it held would never
-        # be freed.
+        # Autograd holds the hook where the garbage collector does not look, so a strong reference
+        # in it would keep this object alive for good.
         found = weakref.ref(self)
 
         def arrived(_: Tensor) -> None:
@@ -103,7 +103,7 @@ class DuringBackward:
 
     @property
     def under_way(self) -> bool:
-        """Gradients have come that no step() has ended."""
+        """Whether gradients have arrived since the last step()."""
         return bool(self._here or self._stepped)
 
     def _begin(self) -> Tiled:
@@ -119,7 +119,7 @@ class DuringBackward:
         return tiled
 
     def _arrived(self, number: int) -> None:
-        """A gradient is complete, in a thread of autograd's."""
+        """A gradient is complete. Called by a thread of autograd."""
         with self._lock, torch.no_grad():
             if number in self._here:
                 raise RuntimeError(_AGAIN)
@@ -152,7 +152,8 @@ class DuringBackward:
 
     def _step_tile(self, tiled: Tiled, tile: Tile, pieces: Sequence[Piece],
                    also_done: Optional[Set[str]] = None) -> None:
-        """:param also_done: gets the tile's name, too"""
+        """Step a tile, for these of its parameters.
+        :param also_done: a set to which the tile's name is added"""
         pieces = [piece for piece in pieces if self._params[piece.parameter].grad is not None]
         options = self._groups()[tile.group]
         try:
@@ -166,12 +167,12 @@ class DuringBackward:
                 also_done.add(tile.name)
         except SpillwayError:
             raise
-        except BaseException as error:  # perhaps between a tile's step and the note of it
+        except BaseException as error:  # the tile may be stepped, and not noted as such
             tiled.end_use("a step", error)
             raise
 
     def _free(self, tile: Tile) -> None:
-        """What has been stepped with all its tiles (B2)."""
+        """Free the gradients whose parameters have been stepped in all their tiles (B2)."""
         assert self._tiles_of is not None
         for number in {piece.parameter for piece in tile.pieces} & self._changed:
             if all(other.name in self._stepped for other in self._tiles_of[number]):
@@ -179,7 +180,7 @@ class DuringBackward:
                 self._freed.add(number)
 
     def _mark(self) -> None:
-        """Use of a freed gradient must raise an error, until step()."""
+        """Put placeholders for freed gradients: until step() their use raises an error."""
         with self._lock:
             for number in self._freed:
                 self._params[number].grad = Freed(self._params[number])
@@ -191,11 +192,11 @@ class DuringBackward:
                 self._params[number].grad = None
 
     def finish(self) -> None:
-        """What is left of the step: tiles with a parameter that has got no gradient, or that was
-        read until the end.
+        """Do the rest of the step: tiles with a parameter that got no gradient, or that was read
+        until the end.
 
         :raises SpillwayError: a drive failed; the same call again finishes the step
-        :raises RuntimeError: options are others than those of what has been stepped
+        :raises RuntimeError: options have changed since tiles were stepped with them
         """
         with self._lock:
             tiled = self._begin()
@@ -206,7 +207,7 @@ class DuringBackward:
             for param in self._params:
                 check_gradient(param)
             for tile in tiled.records.layout.tiles[::-1]:
-                # In a tile that has been stepped there may be what needs a gradient since then.
+                # A stepped tile may have parameters that require a gradient only since then.
                 if tile.name in self._finished:
                     continue
                 pieces = [piece for piece in tile.pieces if tile.name not in self._stepped
@@ -226,11 +227,11 @@ class DuringBackward:
             self._postponed = False
             self._hook_all()
             self._readers.begin_step()
-            # The first records are read while the next forward pass goes on.
+            # This prefetches the first records during the next forward pass.
             tiled.records.begin_pass(self._next_order)
 
 
 def _copied(options: Options) -> Options:
-    """A learning rate may be a tensor, which its owner changes."""
+    """Copy the options: a learning rate may be a tensor, which its owner changes in place."""
     return {name: value.clone() if isinstance(value, Tensor) else value
             for name, value in options.items()}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-# spillway/_grads/ddp_buckets.py - gradients as DistributedDataParallel reduces them
-"""An option of the optimizer uses gradients as they come in the backward pass. PyTorch's hook of a
-parameter comes before DistributedDataParallel has summed its gradient over the processes. A
-communication hook has that sum, by buckets."""
+# spillway/_grads/ddp_buckets.py - Reduced: gradients that DistributedDataParallel has reduced
+"""For options of the optimizer that use gradients during the backward pass. PyTorch's hook on a
+parameter runs before DistributedDataParallel has summed its gradient over the processes; a
+communication hook receives the sum, bucket by bucket."""
 from __future__ import annotations
 
 import collections
@@ -17,16 +17,16 @@ from torch.nn.parallel import DistributedDataParallel
 from .._optim.ranks import world
 from .param_readers import can_count
 
-# Of such an option: whether, or the model whose gradients are reduced over processes first.
+# The value of such an option: on or off, or the model that reduces the gradients first.
 Reducing = Union[bool, DistributedDataParallel]
 
-_Bucket = Tuple[List[Tensor], List[Tensor], Any]  # parameters, their sums, and when these are there
+_Bucket = Tuple[List[Tensor], List[Tensor], Any]  # parameters, sums, and their future
 
 
 class Reduced:
-    """Of a model's buckets.
+    """The reduced gradients of a model.
 
-    :param option: that it is for, by name
+    :param option: name of the optimizer's option, for messages
     :raises ValueError: gradients that were not computed could not be told from zeros
     :raises RuntimeError: the model has another communication hook
     """
@@ -47,12 +47,12 @@ class Reduced:
         self._announced = False
         self.unfollow()
         model.register_comm_hook(self, _reduce)
-        # Otherwise it recreates all gradients at the end of the pass.
+        # Otherwise the reducer recreates all gradients at the end of the backward pass.
         model.reducer._set_optimizer_in_backward()
 
     @property
     def reduces(self) -> bool:
-        """Whether the backward pass that goes on does: not with no_sync()."""
+        """Whether the current backward pass reduces gradients: not inside no_sync()."""
         model = self._model()
         return model is not None and bool(model.require_backward_grad_sync)
 
@@ -73,12 +73,12 @@ class Reduced:
         self.follow({}, lambda _: None, lambda: None)
 
     def reduce(self, bucket: Any) -> torch.futures.Future[Tensor]:
-        """Begin with this one, and use those that are done."""
+        """Start to reduce a bucket, and use the earlier buckets that are complete."""
         if not self._announced:
             self._announced = True
             Variable._execution_engine.queue_callback(self._finish)
         buffer = bucket.buffer()
-        # The same bits as without a hook, which multiplies, too.
+        # Multiply, as PyTorch does without a hook: the result has the same bits.
         buffer.mul_(1.0 / self._group.size())
         future = distributed.all_reduce(buffer, group=self._group, async_op=True).get_future()
         while self._under_way and self._under_way[0][2].done():
@@ -93,31 +93,31 @@ class Reduced:
             number = self._numbers.get(id(param))
             if number is None:
                 assert param.grad is not None
-                param.grad.copy_(total)  # another optimizer's
+                param.grad.copy_(total)  # the parameter belongs to another optimizer
             else:
                 param.grad = total
                 self._arrived(number)
 
     def _finish(self) -> None:
-        """All buckets are under way. What is queued here comes after DistributedDataParallel's own
-        end of the pass, which looks at gradients."""
+        """All buckets are in flight: wait for them. The callback queued here runs after
+        DistributedDataParallel's own end of the pass, which looks at gradients."""
         self._announced = False
         while self._under_way:
             self._use(self._under_way.popleft())
         Variable._execution_engine.queue_callback(self._ended)
 
 
-# PyTorch reads annotations of such a function, and wants none or types themselves.
+# PyTorch checks the annotations of a communication hook: it allows none, or types but not strings.
 def _reduce(reduced, bucket):  # type: ignore[no-untyped-def]
     return reduced.reduce(bucket)
 
 
 def reduced_of(option: str, value: Reducing) -> Optional[Reduced]:
-    """What reduces the gradients before they are used, if anything does.
+    """The source of reduced gradients; None if autograd's gradients are used as they are.
 
-    :raises TypeError: it is neither a bool nor DistributedDataParallel
-    :raises ValueError: a model that cannot be used so
-    :raises RuntimeError: this PyTorch has no hook for it
+    :raises TypeError: the value is neither a bool nor DistributedDataParallel
+    :raises ValueError: the model's options do not allow it
+    :raises RuntimeError: this PyTorch has no hook after a gradient is accumulated
     """
     if not isinstance(value, (bool, DistributedDataParallel)):
         raise TypeError(f"{option} must be True, False, or the DistributedDataParallel that "

@@ -13,8 +13,8 @@ _WORDS = ("this gradient has been used and freed: with in_backward=True paramete
 
 
 class Freed(Tensor):
-    """``grad`` of its parameter until step(): without memory, and using it raises an error, where
-    None would be left out of a norm silently."""
+    """The ``grad`` of a parameter whose gradient was freed, until step(). It has no memory, and
+    using it raises an error, whereas None would silently be left out of a norm."""
 
     @staticmethod
     def __new__(cls: Any, param: Tensor) -> Freed:

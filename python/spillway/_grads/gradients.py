@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
-# spillway/_grads/gradients.py - gradients move to drives during the backward pass
-"""Beside each tile of the state there is one of gradients, which no commit has. A gradient that is
-complete is written into the tiles that its parameter lies in, each when all of its parameters have
-theirs, and its memory is freed; what stands for it as ``grad`` is a StoredGradient.
+# spillway/_grads/gradients.py - gradients=True: move gradients to drives during the backward pass
+"""Each tile of the state has a tile of gradients, which is not part of commits. A complete gradient
+is written into the tiles of its parameter, each tile when all its parameters have their gradients,
+and its memory is freed. A StoredGradient replaces it as ``grad``.
 
 Invariants:
-G1  a gradient is current as long as what stands for it is the grad of its parameter, or lies in it
-G2  of a current gradient, the elements in a tile are in the tile's record, unless it is in
-    ``left``: then they are ``held``, or, if it ``adds``, the sum of both
-G3  a record is cleared only if no current gradient has elements that are there alone
-G4  of tiles that lack some of their gradients at most ``_open_max`` wait for them
+G1  a gradient is current as long as its StoredGradient is the grad of its parameter, or inside it
+G2  the elements of a current gradient in a tile are in the tile's record, unless the tile is in
+    ``left``: then they are in ``held``, or, if ``adds``, they are the sum of record and ``held``
+G3  a record is cleared only if no current gradient has its only copy of elements there
+G4  at most ``_open_max`` tiles wait for gradients that they lack
 """
 from __future__ import annotations
 
@@ -40,14 +40,15 @@ _DEAD = ("this gradient was on drives, and is not any more: its parameter has an
 
 
 class Gradients:
-    """Of an optimizer.
+    """The gradients of an optimizer, on drives.
 
-    :param records: of its layout
-    :param whole: the optimizer's state, or what is wrong with it as an exception
-    :param reduced: the gradients come from there; None: from autograd
+    :param records: of the optimizer's layout
+    :param whole: returns the optimizer's state, or raises what is wrong with it
+    :param reduced: the source of the gradients; None: autograd
     """
 
-    # The backward pass ends with the first tile, whose gradients are in memory then.
+    # The step begins with the first tile, whose gradients are in memory: the backward pass ends
+    # with it.
     alternates = False
 
     def __init__(self, params: Sequence[Tensor], records: Records, whole: Callable[[], Tiled],
@@ -56,7 +57,7 @@ class Gradients:
         self._records = records
         self._whole = whole
         self._reduced = reduced
-        self._lock = threading.RLock()  # each device has a thread of autograd's
+        self._lock = threading.RLock()  # autograd has a thread per device
         layout = records.layout
         self._beside = dict(zip((tile.name for tile in layout.tiles), layout.gradients))
         self._tiles_of: List[List[Tile]] = [[] for _ in params]
@@ -66,16 +67,16 @@ class Gradients:
         self._open_max = 1 + len({(tile.group, tile.dtype) for tile in layout.gradients})
         self._hooked: Set[int] = set()
         self._current: Any = weakref.WeakValueDictionary()  # Gradient by number of its parameter
-        self._pass: Optional[Set[int]] = None  # whose gradients have come in this backward pass
+        self._pass: Optional[Set[int]] = None  # with gradients of this backward pass
         self._waiting: Dict[str, Tile] = collections.OrderedDict()
-        self._order: List[Tile] = list(layout.gradients[::-1])  # in which tiles were written
-        self._written: Dict[str, Tile] = {}  # in this pass
-        self._filled: Set[str] = set()  # whose records have been written since they were cleared
-        self._unmarked: Dict[int, StoredGradient] = {}  # of a pass that has not ended
-        self._postponed = False  # a drive failed: what has not been written stays in memory
-        self._asked: Set[Question] = set()  # between the last two steps
+        self._order: List[Tile] = list(layout.gradients[::-1])  # in the order of their writes
+        self._written: Dict[str, Tile] = {}  # tiles written in this pass
+        self._filled: Set[str] = set()  # tiles whose records were written since they were cleared
+        self._unmarked: Dict[int, StoredGradient] = {}  # to be set at the end of the pass
+        self._postponed = False  # a drive failed: the other gradients stay in memory
+        self._asked: Set[Question] = set()  # questions between the last two steps
         self._asked_now: Set[Question] = set()
-        self._reading = False  # a pass over all gradients is under way
+        self._reading = False  # a pass over all gradients has begun
         self._scratch = Scratch()
         self._handles: List[Any] = []
         self._hook_all()
@@ -84,15 +85,15 @@ class Gradients:
                            lambda number: self._arrived(number, to_mark=False), self._mark)
 
     def _hook_all(self) -> None:
-        """What needs no gradient yet may do so in a later step."""
+        """Hook all parameters that require a gradient. Others may require one in a later step."""
         for number, param in enumerate(self._params):
             if param.requires_grad and number not in self._hooked:
                 self._hooked.add(number)
                 self._handles.append(self._hook(number, param))
 
     def _hook(self, number: int, param: Any) -> Any:
-        # Autograd has the hook where the garbage collector does not look: what it held would never
-        # be freed.
+        # Autograd holds the hook where the garbage collector does not look, so a strong reference
+        # in it would keep this object alive for good.
         found = weakref.ref(self)
 
         def arrived(_: Tensor) -> None:
@@ -112,7 +113,7 @@ class Gradients:
     # ---- During a backward pass ------------------------------------------------------------------
 
     def _enter(self, number: int) -> None:
-        """Something happens to a gradient in a backward pass, which may be the next."""
+        """A backward pass is about to change a gradient: notice whether a new pass has begun."""
         self._whole()
         if self._pass is None or number in self._pass:
             self._begin_pass()
@@ -134,16 +135,15 @@ class Gradients:
         self._records.begin_pass(self._order)
 
     def _clear(self, tile: Tile) -> None:
-        """What is in its record is not read any more (G3)."""
+        """Clear the record of a tile, whose content will not be read any more (G3)."""
         if tile.name in self._filled:
             self._records.clear(tile)
             self._filled.discard(tile.name)
 
     def _arrived(self, number: int, to_mark: bool) -> None:
-        """A gradient is complete, in a thread of autograd's.
+        """A gradient is complete. Called by a thread of autograd.
 
-        :param to_mark: what stands for it is its parameter's grad from now on, not from the end of
-            the pass
+        :param to_mark: set its placeholder as ``grad`` now, not at the end of the pass
         """
         with self._lock, torch.no_grad():
             check_gradient(self._params[number])
@@ -181,8 +181,8 @@ class Gradients:
         return gradient
 
     def _mark(self) -> None:
-        """The pass has ended. The next one writes into the memory that gradients were reduced in.
-        """
+        """The pass has ended: set the placeholders. Copy gradients that still lie in the
+        reducer's buffers, which the next pass overwrites."""
         with self._lock, torch.no_grad():
             for number, stored in self._unmarked.items():
                 if stored.gradient.held is not None:
@@ -196,7 +196,7 @@ class Gradients:
                    for piece in tile.pieces)
 
     def _write(self) -> None:
-        """What is complete, and what has waited for the longest (G4)."""
+        """Write the complete tiles, and those that have waited longest (G4)."""
         complete = [tile for tile in self._waiting.values() if self._is_complete(tile)]
         others = [tile for tile in self._waiting.values() if not self._is_complete(tile)]
         for tile in complete + others[:max(0, len(others) - self._open_max)]:
@@ -215,14 +215,14 @@ class Gradients:
         found = [(piece, gradient) for piece, gradient in current if tile.name in gradient.left]
         if found:
             if len(found) == len(current) and not any(gradient.adds for _, gradient in found):
-                self._clear(tile)  # all of it is written, and none need be read
+                self._clear(tile)  # the whole tile is written, so its old content need not be read
             self._filled.add(tile.name)
             self._put(tile, found)
             self._written[tile.name] = tile
         self._waiting.pop(tile.name, None)
 
     def _put(self, tile: Tile, found: List[Tuple[Piece, Gradient]]) -> None:
-        """Into the record (G2)."""
+        """Write gradients into the record of a tile (G2)."""
         inside = False
         try:
             with self._records.taken(tile) as taken:
@@ -239,21 +239,21 @@ class Gradients:
                 if not gradient.left:
                     gradient.held, gradient.adds = None, False
         except BaseException:
-            if inside:  # it is not known what has been added
+            if inside:  # it is not known how much has been added
                 for _, gradient in found:
                     self._current.pop(gradient.number, None)
             raise
 
-    # ---- What stands for gradients asks ----------------------------------------------------------
+    # ---- Called by the placeholders of gradients -------------------------------------------------
 
     def check(self, gradient: Gradient) -> None:
-        """:raises RuntimeError: it is not current (G1)"""
+        """:raises RuntimeError: the gradient is not current (G1)"""
         if self._current.get(gradient.number) is not gradient:
             raise RuntimeError(_DEAD)
 
     def add(self, gradient: Gradient, other: Tensor) -> None:
-        """As autograd does, the same numbers in the same order: at once if all of it is in memory,
-        else to each record when it is written next.
+        """Add to a gradient, with the same numbers in the same order as autograd does: at once if
+        the whole gradient is in memory, else to each record when it is written next.
 
         :raises SpillwayError: a drive failed; nothing was added
         """
@@ -276,7 +276,8 @@ class Gradients:
                 gradient.held.add_(other)
 
     def answer(self, gradient: Gradient, question: Question) -> Tensor:
-        """What is asked between all steps is known when the gradient has come; else it is read.
+        """The answer to a question. A question that was asked after the last step too is answered
+        when the gradient arrives; for others the gradient is read.
 
         :raises SpillwayError: a drive failed
         """
@@ -289,7 +290,7 @@ class Gradients:
             return gradient.answers[question].clone()
 
     def value(self, gradient: Gradient) -> Tensor:
-        """All of it in memory.
+        """The whole gradient, in memory.
 
         :raises SpillwayError: a drive failed
         """
@@ -304,13 +305,14 @@ class Gradients:
         return answer
 
     def _begin_reading(self, gradient: Gradient) -> None:
-        """Others are asked after it, in the order of parameters."""
+        """The other gradients will be asked for next, in the order of parameters: prefetch their
+        records."""
         if not self._reading and (gradient.held is None or gradient.adds):
             self._records.begin_pass(self._records.layout.gradients)
             self._reading, self._pass = True, None
 
     def _read(self, gradient: Gradient) -> Tensor:
-        """In memory of its own, in the strides that it had when it came."""
+        """The gradient in new memory, with the strides with which it arrived."""
         if gradient.held is not None and not gradient.adds:
             value = gradient.held.clone()
         else:
@@ -333,7 +335,8 @@ class Gradients:
 
     def _content(self, gradient: Gradient, tile: Tile, piece: Piece,
                  view: Optional[Tensor]) -> Tensor:
-        """Of a piece (G2), before what comes later. ``view``: of the tile's record."""
+        """The elements of a piece (G2), without the changes in ``later``. ``view``: of the
+        record."""
         if tile.name not in gradient.left:
             assert view is not None
             return view[piece.offset:piece.end]
@@ -347,9 +350,9 @@ class Gradients:
     # ---- A step ----------------------------------------------------------------------------------
 
     def _of(self, number: int) -> Optional[Gradient]:
-        """The parameter's, if it is here.
+        """The current gradient of a parameter, if it is on drives.
 
-        :raises RuntimeError: it was, and is not any more
+        :raises RuntimeError: its placeholder is there, but the gradient is not current any more
         """
         grad = self._params[number].grad
         grad = None if grad is None else local_of(grad)
@@ -361,12 +364,12 @@ class Gradients:
         return grad.gradient
 
     def check_all(self) -> None:
-        """:raises RuntimeError: a gradient that was here is not any more"""
+        """:raises RuntimeError: a gradient on drives is not current any more"""
         for number in range(len(self._params)):
             self._of(number)
 
     def records_of(self, tile: Tile) -> List[Tile]:
-        """What a step of a tile takes, in order."""
+        """The records that the step of a tile needs, in the order of their use."""
         beside = self._beside[tile.name]
         for piece in tile.pieces:
             gradient = self._of(piece.parameter)
@@ -376,7 +379,7 @@ class Gradients:
 
     @contextlib.contextmanager
     def of_tile(self, tile: Tile) -> Iterator[Callable[[Piece], Tensor]]:
-        """While the context lasts, what gives the gradient of a piece of a tile, flat."""
+        """A context with a function that returns the gradient of a piece of the tile, flat."""
         beside, *others = self.records_of(tile)
         if not others:
             yield lambda piece: self._piece(tile, piece, None)
@@ -387,7 +390,7 @@ class Gradients:
     def _piece(self, tile: Tile, piece: Piece, view: Optional[Tensor]) -> Tensor:
         gradient = self._of(piece.parameter)
         grad: Any = self._params[piece.parameter].grad
-        if gradient is None:  # set by the caller
+        if gradient is None:  # an ordinary gradient, set by the caller
             return piece_of(grad, piece)
         found = self._content(gradient, self._beside[tile.name], piece, view)
         if not gradient.later:
@@ -399,14 +402,14 @@ class Gradients:
         return memory
 
     def end_step(self) -> None:
-        """The next backward pass is of another step."""
+        """A step has ended: the next backward pass belongs to another."""
         self._hook_all()
         self._pass, self._reading = None, False
         self._asked, self._asked_now = self._asked_now, set()
 
 
 def _set(param: Any, stored: StoredGradient) -> None:
-    """As the grad of a parameter, or in the DTensor that it is."""
+    """Set the placeholder as the grad of a parameter, or inside its DTensor."""
     if hasattr(param.grad, "_local_tensor"):
         param.grad._local_tensor = stored
     else:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 # spillway/_grads/param_readers.py - pending readers of a parameter whose gradient is ready
 """An operation that saved the parameter itself for the backward pass contributes to its gradient,
-so it has read it when the gradient is ready. Two kinds of readers may come later: an operation that
-saved another tensor with the same memory, like ``weight.detach()``, and a module whose
-recomputation reads the parameter a second time. The first shares the memory, which is counted. The
-second was called twice in the forward pass.
+so it has read the parameter when the gradient is ready. Two kinds of readers may come later. An
+operation that saved another tensor with the same memory, like ``weight.detach()``, is found by
+counting the users of the memory. A module whose recomputation reads the parameter a second time is
+found by counting its calls: it was called twice in the forward pass.
 """
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def can_count() -> bool:
 
 
 def _uses_of(param: Tensor) -> int:
-    """How many tensors have this memory, and a constant."""
+    """The number of tensors on this memory, plus a constant."""
     return int(_storage_uses(local_of(param).untyped_storage()._cdata))
 
 
 class Readers:
-    """Of parameters, in one step after another.
+    """Pending readers of parameters, step by step.
 
     :param changed: whether a parameter has been stepped in this step
     """
@@ -39,8 +39,9 @@ class Readers:
         self._numbers = {id(param): number for number, param in enumerate(params)}
         self._changed = changed
         self._calls: List[int] = []
-        # What shares memory with a parameter when the optimizer is made does so for good. Later it
-        # may be what a step has left in a variable, which the next one replaces.
+        # A tensor that shares memory with a parameter when the optimizer is made does so for good.
+        # One that does so later may have been left in a variable by a step, and the next step
+        # replaces it.
         self._uses = [_uses_of(param) for param in params]
         self.begin_step()
         self._handle = torch.nn.modules.module.register_module_forward_pre_hook(_watch(self))
@@ -80,7 +81,7 @@ class Readers:
 
 
 def _watch(readers: Readers) -> Callable[[torch.nn.Module, Any], None]:
-    """For all modules there are. It does not keep the optimizer alive."""
+    """A hook on all modules, which does not keep the optimizer alive."""
     found = weakref.ref(readers)
 
     def called(module: torch.nn.Module, _: Any) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-# spillway/_grads/stored_placeholder.py - placeholder of a gradient whose values are on drives
-"""What PyTorch does with gradients between a backward pass and a step is little: it adds the next
-one, scales all elements, clips them, and asks for a norm and whether all are finite. A tensor
-without memory that can do these is a gradient to autograd, ``clip_grad_norm_``, ``GradScaler``,
+# spillway/_grads/stored_placeholder.py - StoredGradient: placeholder of a gradient on drives
+"""Between a backward pass and a step PyTorch does little with gradients: it adds the next one,
+scales or clips all elements, and asks for a norm and whether all are finite. A tensor without
+memory that can do these is accepted as a gradient by autograd, ``clip_grad_norm_``, ``GradScaler``,
 DistributedDataParallel and DTensor. Any other use raises an error that says what to do.
 """
 from __future__ import annotations
@@ -19,13 +19,13 @@ _UNREADABLE = (
     "clipped, multiplied, unscaled by a GradScaler and dropped (zero_grad(), by which it becomes "
     "None), but not be used for {}")
 
-# A function of a gradient, and its other arguments.
+# A question about a gradient: a function of it, and the function's other arguments.
 Question = Tuple[Any, Tuple[Any, ...], Tuple[Tuple[str, Any], ...]]
 
 
 class Owner(Protocol):
-    """Where gradients are. Its functions raise RuntimeError for one that was replaced or dropped.
-    """
+    """The interface of what holds the gradients. Its functions raise RuntimeError for a gradient
+    that was replaced or dropped."""
 
     def check(self, gradient: Gradient) -> None:
         ...
@@ -41,11 +41,11 @@ class Owner(Protocol):
 
 
 class Gradient:
-    """Of a parameter, or of what is here of it.
+    """The gradient of a parameter, or of this rank's part of one.
 
-    ``held``: all of it in memory, until the records of ``left`` have theirs. If it ``adds``, what
-    is to be added to these instead.
-    ``later``: what each element has been through since it was added last; not done yet.
+    ``held``: the whole gradient in memory, until it is written into the records of ``left``. If
+    ``adds``, the tensor to be added to these records instead.
+    ``later``: elementwise functions that were called since the last addition; not applied yet.
     ``answers``: to questions, as long as no element changes.
     """
 
@@ -63,7 +63,7 @@ class Gradient:
         self.shape, self.strides = held.shape, held.stride()
 
     def here(self) -> Owner:
-        """:raises RuntimeError: it is of use no more"""
+        """:raises RuntimeError: the gradient was replaced or dropped, or its optimizer is gone"""
         owner = self.owner()
         if owner is None:
             raise RuntimeError("the optimizer that had this gradient on drives is gone")
@@ -71,14 +71,14 @@ class Gradient:
         return owner
 
     def change(self, function: Callable[[Tensor], Any]) -> None:
-        """Each element by itself."""
+        """Apply an elementwise function later, when the gradient is read."""
         self.here()
         self.later.append(function)
         self.answers.clear()
 
 
 def is_finite(tensor: Tensor) -> Tensor:
-    """Whether all elements are; without memory for each."""
+    """Whether all elements are finite, computed without memory per element."""
     if tensor.numel() == 0:
         return torch.ones((), dtype=torch.bool, device=tensor.device)
     least, most = torch.aminmax(tensor)
@@ -86,7 +86,7 @@ def is_finite(tensor: Tensor) -> Tensor:
 
 
 class StoredGradient(Tensor):
-    """As ``grad`` of its parameter, or in a DTensor there."""
+    """A tensor without memory, the ``grad`` of a parameter or inside a DTensor there."""
 
     gradient: Gradient
 
@@ -123,7 +123,7 @@ def _unreadable(func: Any) -> RuntimeError:
 
 
 def _add(func: Any, stored: Any, other: Any, **more: Any) -> Any:
-    """As autograd does, where a parameter has a gradient already."""
+    """Add a gradient to the stored one, as autograd accumulates."""
     if (more or not isinstance(stored, StoredGradient) or isinstance(other, StoredGradient)
             or other.shape != stored.shape or other.layout is not torch.strided):
         raise _unreadable(func)
@@ -132,13 +132,13 @@ def _add(func: Any, stored: Any, other: Any, **more: Any) -> Any:
 
 
 def _elementwise(func: Any, stored: Any, *args: Any, **kwargs: Any) -> Any:
-    """By numbers that are the same for all elements."""
+    """Apply a function whose other arguments are the same for all elements."""
     given = [*args, *kwargs.values()]
     if not isinstance(stored, StoredGradient) or any(
             isinstance(value, (list, tuple)) or isinstance(value, Tensor) and
             (isinstance(value, StoredGradient) or value.dim() > 0) for value in given):
         raise _unreadable(func)
-    # They may change before it is done.
+    # Copy tensors among the arguments: they may change before the function is applied.
     args = tuple(value.clone() if isinstance(value, Tensor) else value for value in args)
 
     def change(tensor: Tensor) -> None:
@@ -156,7 +156,7 @@ def _norm(func: Any, stored: Any, *args: Any, **kwargs: Any) -> Tensor:
 
 
 class _OfOne:
-    """A function of a list of tensors, as one of a single tensor."""
+    """A function of a single tensor, made of a function of a list of tensors."""
 
     def __init__(self, func: Any) -> None:
         self.func = func
@@ -167,7 +167,7 @@ class _OfOne:
 
 
 def _each(func: Any, able: Callable[..., Any]) -> Callable[..., Any]:
-    """Of a list; DTensors are used so. Others may be among them."""
+    """A function of a list of tensors, only some of which are placeholders; DTensor calls these."""
     of_one = _OfOne(func)
 
     def each(_: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
@@ -179,7 +179,7 @@ def _each(func: Any, able: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _copy(func: Any, into: Any, stored: Any, non_blocking: bool = False) -> Any:
-    """Into memory, as DistributedDataParallel does before it reduces."""
+    """Copy the values into memory, as DistributedDataParallel does before it reduces."""
     if isinstance(into, StoredGradient):
         raise _unreadable(func)
     return into.copy_(stored.gradient.here().value(stored.gradient), non_blocking)
@@ -193,7 +193,7 @@ def _again(func: Any, stored: Any, size: Any = None) -> Any:
 
 
 def _unscale(func: Any, tensors: Any, found_inf: Tensor, inv_scale: Tensor) -> None:
-    """As a GradScaler does."""
+    """Unscale gradients in a list, as a GradScaler does."""
     for tensor in tensors:
         if not isinstance(tensor, StoredGradient):
             func([tensor], found_inf, inv_scale)
@@ -228,7 +228,7 @@ _ABLE: Dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((_aten.mul_.Tensor, _aten.mul_.Scalar, _aten.div_.Tensor, _aten.div_.Scalar,
                      _aten.clamp_.default), _elementwise),
 }
-for _name, _able in _OF_LISTS.items():  # not all PyTorches have all
+for _name, _able in _OF_LISTS.items():  # not every version of PyTorch has all of them
     _packet, _, _overload = _name.partition(".")
     _func = getattr(getattr(_aten, _packet, None), _overload, None)
     if _func is not None:

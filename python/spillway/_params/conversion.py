@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/_params/conversion.py - a parameter becomes an OnDrives, and becomes itself again
+# spillway/_params/conversion.py - turn a parameter into an OnDrives, and back into a parameter
 from __future__ import annotations
 
 from typing import Any, Optional
@@ -13,7 +13,7 @@ from .residency import Place, by_storage
 
 
 def _shards() -> Any:
-    from . import shards  # only where there are some
+    from . import shards  # imported only if a model has shards, as it needs DTensor
 
     return shards
 
@@ -29,7 +29,7 @@ def adopt(param: nn.Parameter, place: Place) -> None:
 
 
 def part(param: nn.Parameter, place: Place) -> None:
-    """It is a parameter like any other again; also where Ctrl-C came in the middle of it."""
+    """Make it an ordinary parameter again; also after Ctrl-C interrupted this."""
     by_storage.pop(place.storage._cdata, None)
     if hasattr(param, "_local_tensor"):
         _shards().part(param, place)
@@ -39,7 +39,7 @@ def part(param: nn.Parameter, place: Place) -> None:
 
 
 def why_not(param: Any, least_bytes: int) -> Optional[str]:
-    """Why a parameter stays in memory; None: it need not."""
+    """Why a parameter must stay in memory; None if it need not."""
     local = getattr(param, "_local_tensor", None)
     if local is not None:
         param = local

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-# spillway/_params/materialize.py - parameters of a model move to drives, at creation or later
+# spillway/_params/materialize.py - materialize(), parameters_on(): move a model's parameters to
+# drives
 from __future__ import annotations
 
 import errno
@@ -37,8 +38,8 @@ def _check_store(what: str, store: Any) -> None:
 
 def materialize(factory: Callable[[], nn.Module], store: Store, *,
                 parameter_bytes: Optional[Size] = None) -> nn.Module:
-    """Make a model whose parameters do not fit into memory: the function runs as ever, with the
-    same random numbers, and what it has made goes to the drives meanwhile.
+    """Make a model whose parameters do not fit into memory: the function runs as without spillway,
+    with the same random numbers, while parameters that it has made go to the drives.
 
     >>> model = st.materialize(lambda: GPT(config), store)
     >>> off = st.offload(model, store, parameters=True)
@@ -81,7 +82,7 @@ def materialize(factory: Callable[[], nn.Module], store: Store, *,
 
 
 def _name(model: nn.Module) -> None:
-    """By the names that the model has for them, in its order."""
+    """Name and number the places as the model does its parameters."""
     for number, (name, param) in enumerate(model.named_parameters()):
         place = place_in(param)
         if place is not None:
@@ -105,15 +106,15 @@ def _check_model(model: nn.Module) -> None:
 
 
 def _length(param: Any) -> int:
-    """Of what is here of it, in bytes."""
+    """Length in bytes of a parameter, or of this rank's shard of it."""
     local = getattr(param, "_local_tensor", param)
     return int(local.numel() * local.element_size())
 
 
 def _check_room(model: nn.Module, store: Store) -> None:
-    """What is to be written has room, as far as can be told.
+    """Check that the store has room for the parameters that are to be written.
 
-    :raises SpillwayError: ENOSPC it has not; says how many bytes are missing
+    :raises SpillwayError: ENOSPC it has not; the message says how many bytes are missing
     """
     coming = sum(_length(param) for param in model.parameters()
                  if place_in(param) is None)
@@ -127,16 +128,16 @@ def _check_room(model: nn.Module, store: Store) -> None:
 
 
 def _bytes_of(modules: Sequence[nn.Module]) -> List[int]:
-    """Of each, what is on drives."""
+    """The bytes of each module that are on drives."""
     return [sum(place.length for place in {place_in(param) for param in module.parameters()}
                 if place is not None) for module in modules]
 
 
 def _limit_of(model: nn.Module, scopes: Sequence[nn.Module],
               parameter_bytes: Optional[Size]) -> int:
-    """How many bytes may be in memory.
+    """How many bytes of parameters may be in memory.
 
-    :raises ValueError: fewer were given than it takes; says how many are missing
+    :raises ValueError: fewer were given than needed; the message says how many are missing
     """
     places = {place_in(param): name for name, param in model.named_parameters()}
     largest = max((place for place in places if place is not None),
@@ -157,11 +158,11 @@ def _limit_of(model: nn.Module, scopes: Sequence[nn.Module],
 
 def parameters_on(model: nn.Module, store: Any, scopes: Sequence[nn.Module],
                   parameter_bytes: Optional[Size]) -> Parameters:
-    """The parameters of a model go to a store, if they are not there yet.
+    """Move the parameters of a model to a store, unless they are there already.
 
-    :param scopes: the default of the bytes in memory comes from the largest of them
+    :param scopes: the default of the bytes in memory depends on the largest of these modules
     :raises RuntimeError: PyTorch is older than 2.1
-    :raises TypeError, ValueError: the model, the store or the bytes are such that it cannot be
+    :raises TypeError, ValueError: the model, the store or the limit does not allow it
     :raises SpillwayError: ENOSPC the store is too small
     """
     _check_version("parameters=True")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-# spillway/_params/offloaded_param.py - a parameter with bytes on drives, fetched on use
-"""A parameter that goes to drives becomes an OnDrives, in place. PyTorch asks its class before each
-function that is given one: then its bytes are brought into memory, and stay as long as the function
-runs. What is a view of it afterwards is counted by PyTorch, and what is saved for the backward pass
-is seen here; so no use ever finds an empty storage, in whatever way a parameter is used: by its
-module, by another one, between steps, or by an optimizer of PyTorch.
+# spillway/_params/offloaded_param.py - OnDrives: a parameter with bytes on drives, fetched on use
+"""A parameter that goes to drives becomes an OnDrives, in place. PyTorch calls its class before
+each function that gets one, so that its bytes are brought into memory and stay while the function
+runs. PyTorch counts the views of it that live longer, and this file sees what is saved for the
+backward pass. So no use finds an empty storage, in whatever way a parameter is used: by its module,
+by another one, between steps, or by an optimizer of PyTorch.
 """
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OLDEST = "2.1"
 _Untouched: Any = getattr(torch._C, "DisableTorchFunctionSubclass", None)
 _top_hooks: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 
-# Attributes of a tensor that are its bytes in another form.
+# Attributes of a tensor that give access to its bytes.
 _OF_BYTES = {"data", "T", "mT", "H", "mH", "real", "imag"}
 _WITHOUT_BYTES = (
     "size stride dim ndimension numel nelement element_size is_contiguous storage_offset "
@@ -37,7 +37,7 @@ _SET = ("grad", "requires_grad", "names", "_grad", "_backward_hooks", "_post_acc
 
 
 def _without_bytes() -> Set[Any]:
-    """The functions that ask a tensor for what is true whether its bytes are there or not."""
+    """The functions that need only metadata of a tensor, not its bytes."""
     found: Set[Any] = set()
     for name in dir(Tensor):
         static = inspect.getattr_static(Tensor, name)
@@ -54,7 +54,7 @@ _NEED_NO_BYTES = _without_bytes()
 _GIVE_ADDRESSES = {Tensor.data_ptr}
 
 
-# The classes of tensors of which a place has the bytes.
+# The classes of tensors whose bytes belong to a place.
 CLASSES: Set[Any] = set()
 
 
@@ -63,8 +63,8 @@ def needs_no_bytes(func: Any) -> bool:
 
 
 class OnDrives(nn.Parameter):
-    """``_spillway_place``: where its bytes are. A copy of one has none, and is a parameter like any
-    other."""
+    """A parameter with bytes on drives. ``_spillway_place``: where they are; None for a copy,
+    which is an ordinary parameter."""
 
     _spillway_place: Optional[Place] = None
 
@@ -90,8 +90,8 @@ class OnDrives(nn.Parameter):
 
 
 def _grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-    """torch.autograd.grad() by the edges of parameters: modules may be recomputed in it, which must
-    not run as part of a function of these."""
+    """Call torch.autograd.grad() with gradient edges instead of parameters: it may recompute
+    modules, which must not run inside a function of the parameters."""
     def edge(thing: Any) -> Any:
         if type(thing) is OnDrives and thing.requires_grad:
             return torch.autograd.graph.get_gradient_edge(thing)
@@ -105,7 +105,7 @@ CLASSES.add(OnDrives)
 
 
 def gathered(*things: Any) -> List[Any]:
-    """The parameters among them that have a place."""
+    """The parameters among these arguments that have a place."""
     found: List[Any] = []
     for thing in things:
         _gather(thing, found)
@@ -125,7 +125,7 @@ def _gather(thing: Any, into: List[Any]) -> None:
 
 
 def _run(func: Any, args: Any, kwargs: Any, params: List[Any]) -> Any:
-    """A function of parameters, whose bytes are in memory meanwhile."""
+    """Call a function of parameters, while their bytes are in memory."""
     places: List[Place] = [param._spillway_place for param in params]
     owners = {place.owner: None for place in places}
     uses: List[Any] = []
@@ -146,7 +146,7 @@ def _run(func: Any, args: Any, kwargs: Any, params: List[Any]) -> Any:
 
 
 def _follow(param: Any, place: Place) -> None:
-    """Notice that the parameter was given other memory, as by its ``data``."""
+    """Notice that the parameter was given other memory, as by setting ``data``."""
     with _Untouched():
         storage = storage_of(getattr(param, "_local_tensor", param))
         if storage._cdata != place.storage._cdata:
@@ -157,7 +157,8 @@ def _follow(param: Any, place: Place) -> None:
 
 
 class Saved:
-    """A parameter, or a view of it, that autograd has saved: used, it is in memory."""
+    """A parameter, or a view of it, that autograd has saved; its use brings the bytes into
+    memory."""
 
     __slots__ = ("_place", "_tensor", "_version", "_view")
 
@@ -178,7 +179,7 @@ class Saved:
             view.pop()
 
     def unpack(self) -> Tensor:
-        """Each time another tensor: as long as it is there, so are the bytes."""
+        """Return a new tensor each time: the bytes stay in memory while it exists."""
         place = self._place
         if self._tensor._version != self._version:
             raise_modified(self._tensor, self._tensor._version, self._version)
@@ -192,12 +193,12 @@ class Saved:
 
 
 class _Kept:
-    """Another saved tensor, where there are no other hooks: kept as autograd keeps it."""
+    """Another tensor saved when there are no outer hooks: kept as autograd would keep it."""
 
     __slots__ = ("_tensor", "_version")
 
     def __init__(self, tensor: Tensor) -> None:
-        # An output that holds its own node would never be freed.
+        # Detach an output: it would hold its own node and never be freed.
         self._tensor = tensor if tensor.is_leaf and tensor.requires_grad else tensor.detach()
         self._version = tensor._version
 
@@ -208,7 +209,7 @@ class _Kept:
 
 
 class _Others:
-    """What the hooks below these have made of it."""
+    """A saved tensor as packed by the outer hooks."""
 
     __slots__ = ("_packed", "_unpack")
 
@@ -238,7 +239,7 @@ def _hooks_of(below: Optional[Tuple[Any, Any]]) -> SavedTensorsHooks:
 
 
 def _see_parameters(pack: Any) -> bool:
-    """Whether hooks are this package's, in which parameters are seen already."""
+    """Whether these hooks are the package's own, which handle parameters already."""
     owner = getattr(pack, "__self__", None)
     module = getattr(pack if owner is None else type(owner), "__module__", None)
     return str(module).startswith("spillway.")
@@ -252,7 +253,7 @@ def _saving(func: Any, args: Any, kwargs: Any, places: List[Place]) -> Any:
     try:
         try:
             hooks.push()
-        except RuntimeError:  # PyTorch takes no hooks here: uses cannot be seen
+        except RuntimeError:  # PyTorch allows no hooks here, so saved parameters cannot be seen
             for place in places:
                 place.pinned = True
         return func(*args, **kwargs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/_params/parameters.py - which parameters are in memory: those used next
+# spillway/_params/parameters.py - Parameters: prefetch those used next, evict those used last
 """The parameters of a model in a store, of which a given number of bytes stays in memory. Those
 that the last step used next are prefetched; those whose next use is farthest away are evicted.
 
@@ -34,7 +34,7 @@ from .stats import ParameterStats
 
 _log = logging.getLogger("spillway")
 
-# Shorter ones stay in memory: a few in each layer take little.
+# Shorter parameters stay in memory: each layer has few of them.
 LEAST_BYTES = 64 << 10
 # The most uses of a parameter in a step that are remembered.
 _USES_MAX = 64
@@ -51,8 +51,9 @@ class _Counts:
 
 
 class _Counted:
-    """Ctrl-C may come between a change of state and its count: then all is recounted. Not part of
-    the lock, which Python code would leave locked if Ctrl-C came before the block."""
+    """Ctrl-C may come between a change of state and its count: then everything is recounted.
+    This is not part of the lock, since a lock in Python code stays locked if Ctrl-C comes before
+    the block."""
 
     __slots__ = ("_owner",)
 
@@ -68,11 +69,12 @@ class _Counted:
 
 
 class Parameters:
-    """Those of a model, or of several.
+    """The parameters of a model, or of several models, in a store.
 
     :param store: open, with checksums
-    :param limit_bytes: in memory; 0: four of the largest, as they come to be known
-    :raises ValueError: the store has no checksums, by which it is known what need not be written
+    :param limit_bytes: in memory; 0: four times the largest parameter known so far
+    :raises ValueError: the store has no checksums, which tell the parameters that need not be
+        written
     """
 
     def __init__(self, store: Store, limit_bytes: int = 0) -> None:
@@ -84,26 +86,26 @@ class Parameters:
         self.closed = False
         self._given_bytes = limit_bytes
         self._largest = 0
-        self._lock = threading.RLock()  # each device has a thread of autograd's
+        self._lock = threading.RLock()  # autograd has a thread per device
         self._places: Dict[Place, "weakref.ReferenceType[Any]"] = {}
         self._bytes = dict.fromkeys((RESIDENT, LEAVING, ABSENT, COMING), 0)
-        self._in_memory: Dict[Place, None] = {}  # what is not ABSENT
+        self._in_memory: Dict[Place, None] = {}  # places that are not ABSENT
         self._moving: Dict[Place, None] = {}
-        self._gone: List[Place] = []  # their parameters are
+        self._gone: List[Place] = []  # places whose parameters were freed
         self._plan: List[Place] = []
         self._trace: List[Place] = []
-        self._at = 0  # the next use, in the plan
+        self._at = 0  # index of the next use in the plan
         self._prefetched = 0  # this many uses from there on are in memory or being read
         self._serial = 0
-        self._used: Optional[Place] = None  # the last, in this step
+        self._used: Optional[Place] = None  # the last place used in this step
         self._counts = _Counts()
         self._said_over = False
         store.add_dependent(self)
 
-    # ---- Which there are -------------------------------------------------------------------------
+    # ---- Which parameters ------------------------------------------------------------------------
 
     def adopt(self, param: Any, name: str) -> bool:
-        """Take a parameter over, if it can be. False: it stays in memory."""
+        """Take over a parameter. Return: False if it must stay in memory."""
         if why_not(param, LEAST_BYTES) is not None:
             return False
         with self._lock, _Counted(self):
@@ -120,7 +122,7 @@ class Parameters:
         return True
 
     def make_room(self) -> None:
-        """For another one, as large as the largest, that is about to be made."""
+        """Make room for another parameter, as large as the largest, that is about to be made."""
         with self._lock, _Counted(self):
             self._room(self._largest, wait=True)
 
@@ -132,7 +134,7 @@ class Parameters:
             if here is None:
                 return
             here._gone.append(place)
-            # Garbage may be collected anywhere, in the middle of this, too.
+            # The garbage collector may call this anywhere, even while this thread has the lock.
             lock: Any = here._lock
             if not lock._is_owned() and lock.acquire(blocking=False):
                 try:
@@ -144,7 +146,7 @@ class Parameters:
         return gone
 
     def moved(self, param: Any, place: Place) -> None:
-        """A parameter was given other memory: start over with that."""
+        """A parameter was given other memory: adopt it again with that."""
         with self._lock, _Counted(self):
             name = place.name
             part(param, place)
@@ -192,7 +194,7 @@ class Parameters:
     def hold(self, places: Iterable[Place]) -> Use:
         """Bring places into memory, for as long as the returned object exists.
 
-        :raises SpillwayError: one cannot be read; none is held
+        :raises SpillwayError: a place cannot be read; then none is held
         """
         places = tuple(places)
         use = Use()
@@ -231,7 +233,7 @@ class Parameters:
         if place.state != ABSENT:
             place.raise_to_urgent()
             self._finish(place)
-        if place.state == ABSENT:  # also where its prefetch failed
+        if place.state == ABSENT:  # also if its prefetch failed
             self._check_open(place)
             self._room(place.length, wait=True)
             self._begin_read(place, URGENT)
@@ -248,7 +250,8 @@ class Parameters:
                 "model again, and resume()")
 
     def _note(self, place: Place) -> None:
-        """Where in a step this is. Uses one after the other are one: the plan has no more."""
+        """Note a use, to find the position in the plan. Consecutive uses of one place count as
+        one."""
         if place is self._used:
             return
         self._used = place
@@ -260,7 +263,8 @@ class Parameters:
             self._prefetched = max(0, self._prefetched - distance - 1)
 
     def _distance(self, place: Place) -> int:
-        """The number of uses until its next one. Unknown: the longer ago the last, the later."""
+        """The number of uses until the place's next one. If not known, the place used longest
+        ago is the farthest."""
         order = place.order
         if not order:
             return _NEVER + self._serial - place.last
@@ -329,11 +333,11 @@ class Parameters:
         return self._bytes[RESIDENT] + self._bytes[LEAVING] + self._bytes[COMING]
 
     def _room(self, need_bytes: int, wait: bool, nearer_than: int = -1) -> bool:
-        """Evict until there is room for this.
+        """Evict places until there is room for this many bytes.
 
-        :param wait: for what is being written
-        :param nearer_than: what is used sooner than that stays
-        :return: whether there is
+        :param wait: for writes in flight
+        :param nearer_than: places used sooner than that stay
+        :return: whether there is room
         """
         self._reap()
         limit = self.limit_bytes
@@ -390,14 +394,14 @@ class Parameters:
         self._counts.reads_ahead += cls == PREFETCH
 
     def _finish(self, place: Place) -> Optional[SpillwayError]:
-        """Wait for its transfer in flight."""
+        """Wait for the transfer of a place that is in flight."""
         error = place.end(self.store)
         if error is not None:
             self._note_failure(place, error)
         return error
 
     def _reap(self) -> None:
-        """Note ended transfers, and parameters that are gone."""
+        """Handle transfers that have ended, and parameters that were freed."""
         for place in list(self._moving):
             if place.has_ended():
                 self._finish(place)
@@ -431,10 +435,10 @@ class Parameters:
                       "once, for example by views of them or a state_dict()",
                       bytes_text(over_bytes))
 
-    # ---- Durable ---------------------------------------------------------------------------------
+    # ---- Commits ---------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Write all places in memory to the drives, too.
+        """Write all places in memory to the drives; they stay in memory.
 
         :raises SpillwayError: a parameter cannot be written; nothing is lost
         """
@@ -457,7 +461,7 @@ class Parameters:
                     self._counts.bytes_written += place.length
             for place in list(self._moving):
                 self._finish(place)
-            # Some writes ended while others were evicted.
+            # Some writes ended, and may have failed, while others made room.
             for place in begun:
                 if place.failed is not None:
                     raise place.failed
@@ -471,9 +475,9 @@ class Parameters:
             place.copies = self.copies
 
     def to_memory(self) -> None:
-        """Make all of them ordinary parameters in memory again.
+        """Make all places ordinary parameters in memory again.
 
-        :raises SpillwayError: one cannot be read; those before are
+        :raises SpillwayError: one cannot be read; those before it are ordinary again
         """
         with self._lock, _Counted(self):
             for place in self.places:
@@ -486,13 +490,13 @@ class Parameters:
                 self._drop(place)
         self.close()
 
-    # ---- The end ---------------------------------------------------------------------------------
+    # ---- Closing ---------------------------------------------------------------------------------
 
     def _before_close(self) -> None:
-        """As of a Handle, which a store closes first."""
+        """A method of handles, which a store closes before itself."""
 
     def close(self) -> None:
-        """Called by the store. Bytes in memory stay there; using others raises an error."""
+        """Called by the store. Parameters in memory stay there; using others raises an error."""
         with self._lock, _Counted(self):
             if self.closed:
                 return
@@ -518,26 +522,26 @@ class Parameters:
                 **vars(self._counts))
 
 
-# ---- Of a model, and of an optimizer -------------------------------------------------------------
+# ---- For models and optimizers -------------------------------------------------------------------
 
 
 def place_in(param: Any) -> Optional[Place]:
-    """Where a parameter is, or what is here of one; None: in memory."""
+    """The place of a parameter, or of this rank's shard of it; None if it is in memory."""
     place: Optional[Place] = getattr(param, "_spillway_place", None)
     return place
 
 
 def described(param: Any) -> bytes:
-    """What a commit says of a parameter that is a record by itself."""
+    """The description in a commit of a parameter that has a record of its own."""
     local = local_of(param)
     return json.dumps({"shape": list(local.shape), "stride": list(local.stride()),
                        "dtype": name_of(local.dtype)}).encode()
 
 
 def owner_of(model: nn.Module) -> Optional[Parameters]:
-    """That has the parameters of a model already.
+    """The object that has the parameters of a model already; None if there is none.
 
-    :raises ValueError: there are several
+    :raises ValueError: there are several such objects
     """
     owners = {place.owner for place in map(place_in, model.parameters()) if place is not None}
     if len(owners) > 1:

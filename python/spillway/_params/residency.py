@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-# spillway/_params/residency.py - where a parameter's bytes are, and their way to drives and back
-"""A place is the memory of one parameter, and the object in the store with its present or former
-bytes. Its tensors stay valid, as does anything else that shares their storage: the storage is
-emptied while the bytes are only on the drives, and filled again before a use.
+# spillway/_params/residency.py - Place: where a parameter's bytes are, and their transfers
+"""A place is the memory of one parameter, and the object in the store with its current or earlier
+bytes. The parameter's tensors stay valid, as does anything else that shares their storage: the
+storage is emptied while the bytes are only on the drives, and filled again before a use.
 
 RESIDENT  the bytes are in memory; the object may be out of date
 LEAVING   the bytes are in memory, and are being written as a new object
@@ -12,9 +12,9 @@ COMING    the bytes are being read into memory
 Invariants:
 P1  the storage has memory if and only if the place is not ABSENT
 P2  a storage is emptied only if its object has the same bytes, by their checksums, and nothing uses
-    it but the parameter itself and what is saved for a backward pass
+    it but the parameter itself and tensors saved for a backward pass
 P3  while a place is LEAVING or COMING its bytes are not used: a use waits
-P4  an object is freed when the next one has been written, not earlier
+P4  an object is freed only after the next one has been written
 """
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ALLOWED = {
     RESIDENT: (LEAVING, ABSENT),
     LEAVING: (RESIDENT,),
     ABSENT: (COMING,),
-    COMING: (RESIDENT, ABSENT),  # or it failed
+    COMING: (RESIDENT, ABSENT),  # or the read failed
 }
 URGENT, PREFETCH = 0, 1  # enum spw_class
 
@@ -43,7 +43,7 @@ _storage_uses: Any = getattr(torch._C, "_storage_Use_Count", None)  # PyTorch 2.
 
 
 def _uses_of_one() -> int:
-    """PyTorch's use count of a storage that one tensor and a place hold."""
+    """The use count that PyTorch reports for a storage held by one tensor and a place."""
     tensor = torch.empty(1, dtype=torch.float32, device="cpu")
     storage = storage_of(tensor)
     return int(_storage_uses(storage._cdata))
@@ -53,17 +53,18 @@ _USES_OF_ONE = 0 if _storage_uses is None else _uses_of_one()
 
 
 class Use:
-    """A use of places by a function. They are held as long as this exists, so Ctrl-C never leaves
-    one held for good."""
+    """A use of places by a function. The places are held as long as this object exists, so
+    Ctrl-C never leaves one held for good."""
 
     __slots__ = ("__weakref__",)
 
 
 class Place:
-    """``held``: the present uses. ``pinned``: other holders of its memory cannot be counted.
-    ``views``: one for each tensor on the storage that is saved for a backward pass. ``is_clean``:
-    the object has its bytes, and they were not used since that was checked. ``order``: its uses in
-    a recorded step (parameters.py)."""
+    """The memory and the object of a parameter. ``held``: the current uses. ``pinned``: other
+    holders of the memory cannot be counted. ``views``: one item for each tensor on the storage
+    that is saved for a backward pass. ``is_clean``: the object has the same bytes as the memory,
+    which was not used since that was checked. ``order``: the indices of its uses in the recorded
+    step (parameters.py)."""
 
     __slots__ = ("name", "owner", "storage", "length", "tensors", "state", "object", "copies",
                  "request", "written", "held", "pinned", "views", "is_clean", "failed", "order",
@@ -74,7 +75,7 @@ class Place:
         self.owner = owner
         self.storage = storage_of(tensor)
         self.length: int = self.storage.nbytes()
-        # Tensors that share the storage for good: of a shard those of FSDP do.
+        # The number of tensors that share the storage for good, such as FSDP's view of a shard.
         self.tensors = _storage_uses(self.storage._cdata) - _USES_OF_ONE + 1 if shared else 1
         self.state = RESIDENT
         self.object = 0
@@ -89,13 +90,13 @@ class Place:
         self.order: List[int] = []
         self.last = 0
         self.number = 0
-        self.kinds: Tuple[Any, ...] = ()  # of a shard: its former class
+        self.kinds: Tuple[Any, ...] = ()  # of a shard: the classes before it was adopted
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.length} bytes, {self.state}>"
 
     def become(self, state: str) -> None:
-        """The only function that changes the state."""
+        """Change the state. No other function does."""
         assert state in _ALLOWED[self.state], f"{self} does not become {state}"
         self.owner.count(self, state)
         self.state = state
@@ -106,7 +107,7 @@ class Place:
         self.held[weakref.ref(use, self.held.pop)] = None
 
     def is_alone(self) -> bool:
-        """Whether all holders of the memory are known here (P2)."""
+        """Whether the place knows all holders of the memory (P2)."""
         expected = _USES_OF_ONE + self.tensors - 1 + len(self.views)
         return (not self.held and not self.pinned
                 and _storage_uses(self.storage._cdata) == expected)
@@ -124,14 +125,14 @@ class Place:
     # ---- Memory ----------------------------------------------------------------------------------
 
     def noticed(self) -> str:
-        """The state. Ctrl-C may have come between releasing memory and noting it."""
+        """The state, corrected if Ctrl-C came between releasing the memory and noting that."""
         if self.state == RESIDENT and self.storage.nbytes() == 0:
             self.become(ABSENT)
         return self.state
 
     def empty(self) -> bool:
-        """Give the memory back. False: PyTorch does not let it go, as where it is shared with other
-        processes."""
+        """Free the memory. Return: False if PyTorch does not free it, for example as other
+        processes share it."""
         try:
             self.storage.resize_(0)
         except RuntimeError:
@@ -167,7 +168,8 @@ class Place:
             self.has_begun()
 
     def has_begun(self) -> bool:
-        """Whether what was to begin has: Ctrl-C may come at any time. Else all is as before."""
+        """Whether the transfer has started, as Ctrl-C may come at any time. If not, restore the
+        state before."""
         if self.request.value:
             return True
         if self.state == LEAVING:
@@ -179,17 +181,17 @@ class Place:
         return False
 
     def raise_to_urgent(self) -> None:
-        """Something waits for it now."""
+        """A use waits for the transfer now: raise its priority."""
         if self.request.value:
             fast.spw_request_raise(self.request, URGENT)
 
     def has_ended(self) -> bool:
-        """Whether what is under way has ended, without waiting."""
+        """Whether the transfer in flight has ended, without waiting."""
         return (not self.request.value
                 or fast.spw_request_wait_any(byref(self.request), 1, 0) >= 0)
 
     def end(self, store: Store) -> Optional[SpillwayError]:
-        """Wait for what is under way. Return: how it failed, if it did. A Ctrl-C meanwhile is
+        """Wait for the transfer in flight. Return: its error, or None. A Ctrl-C meanwhile is
         raised afterwards."""
         if not self.has_begun():
             return None
@@ -215,10 +217,10 @@ class Place:
         return error
 
     def replace(self, store: Store, other: int) -> None:
-        """Its bytes are those of another object from now on.
+        """Take the bytes of another object from now on.
 
-        :raises SpillwayError: they cannot be read into memory that others use, which has any bytes
-            then: to be called again
+        :raises SpillwayError: they cannot be read into memory that others use; that memory has
+            undefined bytes then, and the call must be repeated
         """
         self.is_clean = False
         if self.state != ABSENT and not (self.is_alone() and self.empty()):
@@ -229,7 +231,7 @@ class Place:
             _free(store, before)
 
     def drop(self, store: Store) -> None:
-        """It is of no parameter any more."""
+        """The parameter was freed: free the object."""
         _free(store, self.object)
         self.object = 0
 
@@ -241,13 +243,13 @@ def _free(store: Store, thing: int) -> None:
             check(result)
 
 
-# All there are, by the identity of their storages.
+# All places, by the identity of their storages.
 by_storage: Dict[int, Place] = {}
 
 
 def place_of(tensor: torch.Tensor) -> Optional[Place]:
-    """The place of which a plain tensor has the memory, or a part."""
+    """The place whose memory a plain tensor has, or has a part of."""
     try:
         return by_storage.get(storage_of(tensor)._cdata)
-    except (RuntimeError, NotImplementedError):  # sparse, or of vmap: it has none
+    except (RuntimeError, NotImplementedError):  # sparse, or inside vmap: it has no storage
         return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 # spillway/_params/shards.py - a shard of fully_shard (a DTensor) with bytes on drives
-"""What is here of such a parameter is a tensor inside of it, which is an OnDrives then. FSDP asks
-that for what it gathers (fsdp_pre_all_gather, its way to extend tensors); all other code asks
-the DTensor, whose class fetches the bytes first."""
+"""The local shard of such a parameter is a tensor inside the DTensor. FSDP gets what it gathers
+from that tensor (fsdp_pre_all_gather, its interface for tensor extensions), which fetches the
+bytes; all other code uses the DTensor, whose class fetches them first."""
 from __future__ import annotations
 
 import functools
@@ -16,18 +16,20 @@ from .residency import Place
 
 
 class Shard(OnDrives):
-    """What is here of a parameter."""
+    """The local shard of a parameter, with bytes on drives."""
 
     def fsdp_pre_all_gather(self, mesh: Any, outer_size: Any, outer_stride: Any, module: Any,
                             mp_policy: Any) -> Any:
-        """(what is gathered, nothing): as long as that is there, so are the bytes."""
+        """Return (tensors to gather, no metadata); the bytes stay in memory as long as the
+        tensors exist."""
         whole = self.detach()
         dtype = mp_policy.param_dtype
         return (whole if dtype is None else whole.to(dtype),), None
 
     def fsdp_post_all_gather(self, outputs: Any, metadata: Any, dtype: Any, *,
                              out: Any = None) -> Any:
-        """What was gathered is the whole, as without this; FSDP wants both or none."""
+        """Return the gathered tensor unchanged. FSDP requires this method if it finds the one
+        above."""
         return None if out is not None else (outputs[0], ())
 
 
@@ -53,8 +55,8 @@ def _class() -> Any:
 
 
 def settle(model: torch.nn.Module) -> None:
-    """Before they are adopted: from now on the holders of a shard's memory are the shard and one
-    view that FSDP has of it, which it recreates now and then."""
+    """Call this before the shards are adopted: afterwards only the shard and one view of FSDP,
+    which FSDP recreates from time to time, share a shard's memory."""
     for module in model.modules():
         state = module._get_fsdp_state() if hasattr(module, "_get_fsdp_state") else None
         groups = getattr(state, "_fsdp_param_groups", None) or [
@@ -67,7 +69,7 @@ def settle(model: torch.nn.Module) -> None:
 
 
 def adopt(param: Any, place: Place) -> None:
-    """From now on the bytes of what is here of a parameter may leave memory."""
+    """From now on the bytes of a parameter's local shard may leave memory."""
     local: Tensor = param._local_tensor
     place.kinds = type(local), type(param)
     param.__class__, local.__class__ = _class(), Shard
@@ -75,7 +77,7 @@ def adopt(param: Any, place: Place) -> None:
 
 
 def part(param: Any, place: Place) -> None:
-    """As it was before."""
+    """Undo adopt()."""
     local = param._local_tensor
     if type(local) is Shard:
         local.__dict__.pop("_spillway_place", None)

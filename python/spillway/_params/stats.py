@@ -7,10 +7,10 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class ParameterStats:
-    """Of parameters on drives: ``memory_bytes`` and ``parameters`` are of now, the rest since they
-    were given to the store. ``waits``: uses that waited for a drive; ``bytes_unwritten``: that left
-    memory without a write, as the drives had them; ``memory_bytes_over``: by how much the memory
-    given was exceeded at most."""
+    """Counters of parameters on drives: ``memory_bytes`` and ``parameters`` are current values,
+    the others count since the parameters went to the store. ``waits``: uses that waited for a
+    drive; ``bytes_unwritten``: evicted without a write, as the drives had the same bytes;
+    ``memory_bytes_over``: by how much the memory limit was exceeded at most."""
 
     parameters: int
     total_bytes: int

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: MIT
-# spillway/_report/__init__.py - a run as HTML, JSON, notebook cell or timeline
+# spillway/_report/__init__.py - a training run as HTML, JSON, notebook cell or timeline

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/_report/files.py - reports as files, and `spillway report`, which makes one of another
+# spillway/_report/files.py - write reports as files; `spillway report`: a page from a JSON report
 from __future__ import annotations
 
 import itertools
@@ -13,17 +13,17 @@ from .run_record import Run, json_of, run_of
 
 # Set by `spillway run --report`: where each Offload leaves its report at its end.
 _VARIABLE = "SPILLWAY_REPORT"
-# The number of a process among all of a run, by torchrun and others.
+# Variables with the rank of a process, set by torchrun and other launchers.
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
 
-_numbers = itertools.count(1)  # of those that this process was asked for
+_numbers = itertools.count(1)  # numbers of the reports of this process
 
 
 def asked(partition: int) -> Optional[str]:
-    """The file for the report of a new Offload, if this run is to leave one: each rank, and each
+    """The file for the report of a new Offload, if this run must leave one; each rank, and each
     further Offload in a process, gets its own file.
 
-    :param partition: its partition of the store: tells processes apart that are not ranks
+    :param partition: its partition of the store, which distinguishes processes that are not ranks
     """
     path = os.environ.get(_VARIABLE)
     if not path:
@@ -39,7 +39,7 @@ def asked(partition: int) -> Optional[str]:
 
 
 def save(run: Run, path: Path) -> None:
-    """By the ending of its name: figures as .json, else the page.
+    """Write a report: as JSON if the name ends in .json, else as a page.
 
     :raises OSError: it cannot be written
     """
@@ -48,13 +48,13 @@ def save(run: Run, path: Path) -> None:
 
 def write(text: str, path: Path) -> None:
     """:raises OSError: it cannot be written"""
-    # A name of a drive may be no UTF-8.
+    # The name of a drive may not be valid UTF-8.
     with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.write(text)
 
 
 def main(arguments: List[str]) -> int:
-    """RUN.json PAGE.html: `spillway report`. Return: the exit status."""
+    """`spillway report RUN.json PAGE.html`. Return: the exit status."""
     source, page = arguments
     try:
         with open(source, encoding="utf-8") as file:

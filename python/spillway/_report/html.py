@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # spillway/_report/html.py - a training run as one HTML file
-"""A page for people who do not know spillway: figures first, then what they are made of. It needs
-nothing from elsewhere and runs nothing: text, CSS and SVG."""
+"""A page for people who do not know spillway: the main figures first, then the details. It loads
+nothing and runs no script: text, CSS and SVG."""
 from __future__ import annotations
 
 import html
@@ -20,7 +20,7 @@ LIGHT = """--paper: #fbfaf8; --card: #ffffff; --ink: #1d2430;
 DARK = """--paper: #14171c; --card: #1c2027; --ink: #e6e9ee;
   --soft: #a2abb8; --line: #333a45; --ours: #2dd4bf; --ours-fill: #2dd4bf2e; --keep: #f0a35e;
   --bad: #ff8a7a;"""
-CHART = (  # of the page, and of the piece of a notebook, which may style nothing but itself
+CHART = (  # shared by the page and the notebook cell, which may style only itself
     ("svg", "display: block; width: 100%; height: auto; font: 12px system-ui, sans-serif;"),
     ("svg text", "fill: var(--soft);"),
     (".grid", "stroke: var(--line);"),
@@ -90,7 +90,7 @@ def _percent(part: float, whole: float) -> str:
 
 
 def _ticks(limit: float, count: int, base: float) -> List[float]:
-    """Round numbers from 0 up to the limit; of bytes, powers of two times 1, 2 or 5."""
+    """Round numbers from 0 up to the limit; for bytes, powers of two times 1, 2 or 5."""
     if limit <= 0:
         return [0.0]
     raw = limit / count
@@ -113,7 +113,7 @@ def _steps_of(values: Iterable[Tuple[float, float]], end: float) -> str:
 
 
 def memory_chart(profile: Profile, width: int, kind: str) -> str:
-    """The memory over a step; ``kind`` is its class, and in its ids."""
+    """A chart of the memory over a step; ``kind``: its CSS class, and a part of its ids."""
     height, left, right, top, bottom = 120 + width // 5, 76, 12, 10, 40
     length = profile[-1][0] + (profile[-1][0] - profile[-2][0] if len(profile) > 1 else 1e-3)
     most = max(max(point[1], point[2]) for point in profile) or 1
@@ -178,7 +178,7 @@ def _lasts_text(wear: Wear) -> str:
 
 
 def _least(wear: Sequence[Tuple[str, Wear]]) -> Optional[Wear]:
-    """Of the drive that lasts the shortest, as far as is known."""
+    """The wear of the drive that will fail first; None if not known."""
     known = [one for _, one in wear if one.years is not None or one.left_bytes == 0]
     return min(known, key=lambda one: one.years or 0) if known else None
 
@@ -217,7 +217,7 @@ def _rows(rows: Iterable[Row]) -> str:
 
 
 def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """With columns; on a phone each row is a block of its own."""
+    """A table with column heads; on a phone each row is a block of its own."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
     body = "".join(
         f"<tr><td>{html.escape(row[0])}</td>" + "".join(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-# spillway/_report/notebook.py - the memory of the last step and the drives, as a notebook cell
-"""What Jupyter shows of an Offload that is the last value of a cell. It takes the colours of the
-notebook's theme, and styles nothing but itself: all its rules are inside of its own class."""
+# spillway/_report/notebook.py - a notebook cell with the memory of the last step and the drives
+"""Jupyter shows this for an Offload that is the last value of a cell. It uses the colours of the
+notebook's theme, and styles only itself: all its rules are inside its own class."""
 from __future__ import annotations
 
 import html
@@ -23,7 +23,7 @@ _RULES = (
      "max-width: none; background: none;"),
     ("td:first-child", "text-align: left; padding-left: 0; overflow-wrap: anywhere;"),
 )
-# The browser's theme; where a notebook has one of its own (Jupyter, Visual Studio Code), that.
+# Use the notebook's theme if it has one (Jupyter, Visual Studio Code), else the browser's.
 _STYLE = f"""{_NAME} {{ {LIGHT} max-width: 40rem; padding: .8rem 1rem; background: var(--card);
   color: var(--ink); border: 1px solid var(--line); border-radius: .5rem;
   font: 14px/1.5 system-ui, sans-serif; }}
@@ -31,7 +31,7 @@ _STYLE = f"""{_NAME} {{ {LIGHT} max-width: 40rem; padding: .8rem 1rem; backgroun
 [data-jp-theme-light="true"] {_NAME}, .vscode-light {_NAME} {{ {LIGHT} }}
 [data-jp-theme-light="false"] {_NAME}, .vscode-dark {_NAME} {{ {DARK} }}
 {rules(_RULES, f"{_NAME} ")}"""
-_numbers = itertools.count(1)  # ids of a notebook, which may show it in several cells
+_numbers = itertools.count(1)  # for unique ids, as several cells of a notebook may show a chart
 
 
 def _drives(run: Run) -> str:
@@ -47,7 +47,7 @@ def _drives(run: Run) -> str:
 
 
 def piece_of(run: Run) -> str:
-    """Of a run whose first step has ended."""
+    """The HTML of the cell. The first step of the run has ended."""
     stats = run.stats
     most, kept = (max(point[which] for point in run.profile) for which in (1, 2))
     words = (f"step {stats.steps}: {bytes_text(most)} of activations in memory at most, "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/_report/run_record.py - figures of a training run, and the same as JSON
+# spillway/_report/run_record.py - Run: the figures of a training run, to JSON and back
 from __future__ import annotations
 
 import collections.abc
@@ -19,7 +19,8 @@ Profile = Sequence[Tuple[float, int, int]]
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What a report shows. ``drives`` and ``before`` are counters now and when the run began."""
+    """The figures that a report shows. ``drives`` and ``before``: counters now and at the start
+    of the run."""
 
     model: str
     mode: Mode
@@ -32,23 +33,23 @@ class Run:
     wear: Sequence[Tuple[str, Wear]]
     backend: str
     hints: Sequence[str]
-    # of the process; the second is what it would have had if nothing were spilled, as far as
-    # activations tell; 0: not known. And why freed memory stays in the C library's heap
+    # peak memory of the process, and what it would be if no activation were spilled; 0: not known.
+    # heap: why freed memory stays in the C library's heap
     resident_bytes_max: int = 0
     resident_plain_bytes: int = 0
     heap: str = ""
 
 
 def json_of(run: Run) -> str:
-    """The whole file: the version of spillway, and the run, member by member."""
+    """The text of the JSON file: the version of spillway, and the members of the run."""
     return json.dumps({"spillway": VERSION, "run": dataclasses.asdict(run)}, indent=1,
                       allow_nan=False) + "\n"
 
 
 def run_of(text: str) -> Run:
-    """What json_of() wrote. Members that this version does not know are passed over.
+    """Read what json_of() wrote. Members that this version does not know are ignored.
 
-    :raises ValueError: it is something else, of another version, or makes no sense
+    :raises ValueError: the text is not a report, or of another version, or invalid
     """
     try:
         document = json.loads(text)
@@ -78,7 +79,7 @@ _LARGEST = {int: 1 << 64, float: 1e30}
 
 
 def _value_of(kind: Any, value: Any, name: str) -> Any:
-    """The value as that type, with all that is in it."""
+    """Check and convert a value, and everything in it, to a type."""
     origin, parts = get_origin(kind), get_args(kind)
     if dataclasses.is_dataclass(kind) and isinstance(value, dict):
         types = get_type_hints(kind)
@@ -90,7 +91,7 @@ def _value_of(kind: Any, value: Any, name: str) -> Any:
         make: Any = kind
         return make(**{
             field: _value_of(types[field], value[field], f"{name}.{field}") for field in fields})
-    if origin is Union:  # what may be None
+    if origin is Union:  # an optional value
         return None if value is None else _value_of(parts[0], value, name)
     if origin is Literal and value in parts:
         return value

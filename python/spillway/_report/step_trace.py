@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # spillway/_report/step_trace.py - one training step as a timeline, in the Chrome trace format
-"""What offload.trace() records. Perfetto and chrome://tracing show it."""
+"""The file that offload.trace() writes, for Perfetto and chrome://tracing."""
 from __future__ import annotations
 
 import json
@@ -17,8 +17,8 @@ _DEVICE_COUNTERS = ("device_bytes", "device_staging_bytes")
 
 
 class StepTrace:
-    """Events of one step. They come from the forward pass's thread and from autograd's: a list's
-    append is atomic."""
+    """The events of one step. The threads of the forward pass and of autograd add them without a
+    lock: appending to a list is atomic."""
 
     def __init__(self, path: Path, stats: CacheStats) -> None:
         self.path = path
@@ -39,7 +39,7 @@ class StepTrace:
         self._add(name, "B", time.perf_counter_ns())
 
     def end(self) -> None:
-        """Of what began last; what began before the recording is not in it."""
+        """End the event that began last; events that began before the recording are not in it."""
         if self._depth > 0:
             self._depth -= 1
             self._add("", "E", time.perf_counter_ns())
@@ -49,7 +49,7 @@ class StepTrace:
 
     def tensor(self, what: str, began_ns: int, length_bytes: int, number: int,
                stats: CacheStats) -> None:
-        """A tensor was saved or used; ``stats`` are of after it."""
+        """A tensor was saved or used; ``stats``: counters after that."""
         now = time.perf_counter_ns()
         stall, self._stall_ns = stats.stall_ns - self._stall_ns, stats.stall_ns
         arguments = {"tensor": number, "bytes": length_bytes}
@@ -60,7 +60,7 @@ class StepTrace:
         self._add("memory", "C", now, args={name: getattr(stats, name) for name in counters})
 
     def device(self, device: str, what: str, began_ns: int, took_ns: int, **arguments: int) -> None:
-        """Something that a device did, in a row of its own, by the device's clock."""
+        """Work of a device, in a row of its own, in times of the device's clock."""
         row = f"{device} {what}"
         if row not in self._rows:
             self._rows[row] = len(self._rows) + 1
@@ -69,6 +69,6 @@ class StepTrace:
         self._add(what, "X", began_ns, dur=took_ns / 1000, args=arguments, tid=self._rows[row])
 
     def write(self) -> None:
-        """Write what there is so far."""
+        """Write the events so far."""
         with open(self.path, "w", encoding="ascii") as file:
             json.dump({"traceEvents": list(self._events), "displayTimeUnit": "ms"}, file)

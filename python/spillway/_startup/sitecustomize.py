@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-# spillway/_startup/sitecustomize.py - DeepSpeed swaps to a store in a program that does not know
-"""Python imports this as it starts, because `spillway run --deepspeed` has put its folder first on
-PYTHONPATH. When the program imports DeepSpeed spillway.deepspeed.install() follows."""
+# spillway/_startup/sitecustomize.py - let DeepSpeed swap to a store in an unmodified program
+"""Python imports this when it starts, because `spillway run --deepspeed` puts its folder first
+on PYTHONPATH. After the program has imported DeepSpeed, this calls spillway.deepspeed.install()."""
 from __future__ import annotations
 
 import importlib
@@ -17,7 +17,8 @@ _VARIABLE = "SPILLWAY_DEEPSPEED"
 
 
 class _Follower:
-    """Finds DeepSpeed as others do; what it runs is followed by the installation."""
+    """An import finder that finds DeepSpeed by the other finders, and installs spillway after
+    its import."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:
         if name != "deepspeed":
@@ -47,7 +48,7 @@ def _install() -> None:
 
 
 def _import_the_next() -> None:
-    """The sitecustomize that this one hides, as of the system."""
+    """Import the sitecustomize that this one hides, such as the system's."""
     mine = sys.modules.pop("sitecustomize")
     sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _HERE]
     try:

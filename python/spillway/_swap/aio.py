@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/_swap/aio.py - DeepSpeed's handle for asynchronous I/O, over a store
+# spillway/_swap/aio.py - AioHandle: DeepSpeed's handle for asynchronous I/O, on a store
 from __future__ import annotations
 
 import contextlib
@@ -17,13 +17,12 @@ _ALIGN_BYTES = 512
 
 
 class AioHandle:
-    """As ``aio_handle`` of DeepSpeed's op ``async_io``, method by method. Files of swap folders are
+    """Has the methods of ``aio_handle`` of DeepSpeed's op ``async_io``. Files of swap folders are
     objects of a store; all others stay files, which a handle of DeepSpeed's own reads and writes.
+    Errors of objects are SpillwayErrors, raised by async_pread(), async_pwrite() or wait(); wait()
+    still waits for everything that was pending.
 
-    What goes wrong with an object is a SpillwayError: of async_pread() and async_pwrite(), or of
-    wait(), which ends all the same with everything that was pending.
-
-    :param space: what the swap folders have
+    :param space: the files of the swap folders
     :param make_own: makes DeepSpeed's own handle, with the same arguments
     """
 
@@ -102,23 +101,23 @@ class AioHandle:
         return self.pread(buffer, filename, False, True, file_offset)
 
     def async_pwrite(self, buffer: Tensor, filename: Any, file_offset: int = 0) -> int:
-        """:param filename: or a descriptor, which is of a file"""
+        """:param filename: or the descriptor of an ordinary file"""
         if isinstance(filename, int):
             return self._own_result(
                 True, self._own_handle().async_pwrite(buffer, filename, file_offset))
         return self.pwrite(buffer, filename, False, True, file_offset)
 
     def wait(self) -> int:
-        """How many transfers have ended that were pending: all.
+        """Wait for all pending transfers. Return: their number.
 
-        :raises SpillwayError: how the first that failed did
+        :raises SpillwayError: the error of the first transfer that failed
         """
         pending = self._pending[:]
         interruption: Optional[BaseException] = None
         for io in pending:
             try:
                 io.finish()
-            except BaseException as raised:  # by a handler of a signal
+            except BaseException as raised:  # by a signal handler
                 interruption = raised
         del self._pending[:len(pending)]
         count = len(pending)
@@ -152,13 +151,13 @@ class AioHandle:
         self._space.write(path, memory, self._written, self._start)
 
     def _start(self, io: Io, function: Any, *arguments: Any) -> None:
-        self._pending.append(io)  # now: Ctrl-C may come at any time
+        self._pending.append(io)  # before it begins, as Ctrl-C may come at any time
         while True:
             try:
                 io.begin(function, *arguments)
                 return
             except SpillwayError as error:
-                # What is pending here has requests, and frees room when it ends.
+                # Pending transfers hold requests and room: wait for one, and retry.
                 if error.errno in (errno.ENOBUFS, errno.ENOSPC) and self._finish_one(io):
                     continue
                 if error.errno == errno.ENOSPC and io.make_room():
@@ -183,14 +182,15 @@ class AioHandle:
     def _own_result(self, is_async: bool, result: int) -> int:
         if is_async and result == 0:
             self._own_pending = True
-        elif result > 0:  # it has waited for all of its own
+        elif result > 0:  # the handle has waited for all its transfers
             self._own_pending = False
         return result
 
     # ---- Memory ----------------------------------------------------------------------------------
 
     def new_cpu_locked_tensor(self, num_elem: int, example_tenosr: Tensor) -> Tensor:
-        """Shape (num_elem,), of the example's type: memory that drives take without a copy."""
+        """A tensor of shape (num_elem,) and the example's type, in memory that drives access
+        without a copy."""
         if not num_elem:
             return torch.empty(0, dtype=example_tenosr.dtype, device="cpu")
         memory = self._space.lock_memory(num_elem * example_tenosr.element_size())
@@ -204,7 +204,7 @@ class AioHandle:
         return self._space.unlock_memory(tensor.data_ptr())
 
     def is_pinned(self, buffer: Tensor) -> bool:
-        """Whether it lies in memory of new_cpu_locked_tensor(), or is pinned by PyTorch."""
+        """Whether a tensor is in memory of new_cpu_locked_tensor(), or pinned by PyTorch."""
         return buffer.device.type == "cpu" and (
             self._space.is_locked(buffer.data_ptr()) or buffer.is_pinned())
 
@@ -214,7 +214,7 @@ def _is_plain(buffer: Tensor) -> bool:
 
 
 class _Leave:
-    """Releases what a handle leaves behind."""
+    """The finalizer of a handle: releases its transfers, files and memory."""
 
     def __init__(self, space: Space, pending: List[Io], written: Files, memory: Set[int]) -> None:
         self._space, self._pending = space, pending

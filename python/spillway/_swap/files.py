@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
-# spillway/_swap/files.py - files of swapped tensors as objects of a store
+# spillway/_swap/files.py - Space: swap folders whose files are objects of a store
 """Invariants:
-W1  under a name stands what the last write gave, or the error that says why not: never what was
-    there before
-W2  an object is freed when the write of the one that takes its name has ended; before it begins
-    where there is no room for both
+W1  a name has the bytes of its last write, or that write's error: never the bytes before
+W2  an object is freed when the write of its successor has ended, or before that write begins if
+    there is no room for both
 W3  memory is held until the drives are done with it
 """
 from __future__ import annotations
@@ -29,7 +28,7 @@ from ..store import Store, end_of
 
 _log = logging.getLogger("spillway")
 
-_PIECE_BYTES = 16 << 20  # of a file that is exported
+_PIECE_BYTES = 16 << 20  # bytes at a time of a file that is exported
 _HUGE_BYTES = 2 << 20
 _URGENT_READ = 0
 
@@ -40,9 +39,9 @@ Start = Callable[..., None]  # (io, function, *arguments)
 class Io:
     """A transfer in flight. Its end is noted once, by the first caller that asks.
 
-    :param memory: that is read or filled
-    :param ended: is told how: None, or the error
-    :param make_room: gives up something that is on the drives; false: there is nothing
+    :param memory: the source or destination
+    :param ended: is called with the result: None, or the error
+    :param make_room: discards something that is on the drives; returns False if there is nothing
     """
 
     def __init__(self, store: Store, path: str, memory: Tensor, ended: Ended,
@@ -56,7 +55,7 @@ class Io:
         self.error: Optional[SpillwayError] = None
 
     def begin(self, function: Any, *arguments: Any) -> None:
-        """:raises SpillwayError: the store does not take it"""
+        """:raises SpillwayError: the store refuses the transfer"""
         check(self._store.call(function, *arguments, byref(self._request)))
 
     @property
@@ -64,15 +63,15 @@ class Io:
         return self._ended is None
 
     def finish(self) -> None:
-        """Wait for its end: ``error`` says how it came.
+        """Wait for the end of the transfer, whose error is in ``error`` then.
 
-        :raises BaseException: what a handler of a signal raised meanwhile; it has ended all the
-            same
+        :raises BaseException: raised by a signal handler meanwhile; the transfer has ended
+            nevertheless
         """
         with self._lock:
             if self._ended is None:
                 return
-            result, interruption = -errno.EINTR, None  # of what was not begun
+            result, interruption = -errno.EINTR, None  # the result if the transfer was not begun
             try:
                 if self._request.value:
                     result, interruption = self._store.call(lambda _: end_of(self._request))
@@ -83,7 +82,7 @@ class Io:
             raise interruption
 
     def end(self, error: Optional[SpillwayError]) -> None:
-        """It has ended so."""
+        """Note the end of the transfer, once."""
         ended, self._ended, self._memory = self._ended, None, None
         if error is not None:
             self.error = SpillwayError(error.errno, f"{self._path}: {error.strerror}")
@@ -98,7 +97,7 @@ def _error_of(result: int) -> Optional[SpillwayError]:
 
 
 class _File:
-    """What is under a name.
+    """The object under a name.
 
     :param owner: the files of its last writer
     """
@@ -107,10 +106,11 @@ class _File:
         self._store = store
         self.owner = owner
         self.thing = self.length = 0
-        self.write: Optional[Io] = None  # the last one
+        self.write: Optional[Io] = None  # the last write
 
     def wrote(self, thing: int, length: int, error: Optional[SpillwayError]) -> None:
-        """W1, W2"""
+        """A write has ended: keep its object, or its error (W1), and free the object before
+        (W2)."""
         before, self.thing, self.length = self.thing, thing, length
         self._free(before)
         if error is not None:
@@ -118,14 +118,14 @@ class _File:
             self.thing = 0
 
     def settle(self) -> None:
-        """The write under way, if there is one, ends first."""
+        """Wait for the write in flight, if there is one."""
         if self.write is not None:
             self.write.finish()
 
     def content(self, path: str) -> int:
-        """The object.
+        """The object with the file's bytes.
 
-        :raises SpillwayError: W1
+        :raises SpillwayError: ENOENT nothing was written; or the error of the last write (W1)
         """
         self.settle()
         error = None if self.write is None else self.write.error
@@ -138,7 +138,7 @@ class _File:
         return self.thing
 
     def forget(self) -> bool:
-        """Return: whether there was something."""
+        """Free the object. Return: whether there was one."""
         thing, self.thing = self.thing, 0
         self._free(thing)
         return thing != 0
@@ -157,9 +157,9 @@ def _nothing_in(path: str) -> SpillwayError:
 
 
 class Space:
-    """The files of swap folders: names, under which objects lie. Any thread may use it.
+    """The files of swap folders, each a name for an object. Any thread may use it.
 
-    :param open_store: is called once, when the first is needed
+    :param open_store: is called once, at the first use
     """
 
     def __init__(self, open_store: Callable[[], Store]) -> None:
@@ -169,13 +169,14 @@ class Space:
         self._files: Files = {}
         self._imported: Files = {}
         self._locked: Dict[int, mmap.mmap] = {}  # by address
-        # Of handles that are gone. The garbage collector comes at any time, and only notes them.
+        # Cleanups of handles that were freed. The garbage collector may run at any time, so it only
+        # notes them.
         self.left: Deque[Callable[[], None]] = collections.deque()
         self.folders: Set[str] = set()
         self.copied: Set[str] = set()  # folders that copytree() has copied
 
     def store(self) -> Store:
-        """:raises SpillwayError: it cannot be opened"""
+        """:raises SpillwayError: the store cannot be opened"""
         while self.left:
             self.left.popleft()()
         with self._lock:
@@ -184,13 +185,13 @@ class Space:
             return self.opened
 
     def has(self, path: Any) -> bool:
-        """Whether it is the name of an object here, and no file."""
+        """Whether this is the name of an object here, not of a file."""
         return isinstance(path, str) and os.path.dirname(path) in self.folders
 
     def add(self, folder: str, empty: bool = False) -> None:
-        """Its files are objects from now on.
+        """From now on the files of a folder are objects.
 
-        :param empty: those that it has are removed
+        :param empty: remove the objects that it has
         """
         self.folders.add(folder)
         if empty:
@@ -211,7 +212,7 @@ class Space:
     def read(self, path: str, memory: Tensor, offset: int, start: Start, ended: Ended) -> None:
         """Begin to fill memory with the bytes of a file from ``offset`` on.
 
-        :raises SpillwayError: ENOENT there is none; or how it could not be written
+        :raises SpillwayError: ENOENT there is no such file; or the error of its last write
         """
         store = self.store()
         length = memory.numel() * memory.element_size()
@@ -223,7 +224,7 @@ class Space:
                   None)
 
     def _file_of(self, store: Store, path: str, owner: Files) -> _File:
-        """The file, which gets an owner, and of which no write is under way."""
+        """Get or make a file, wait for its write in flight, and give it to this owner."""
         file = self._files.setdefault(path, _File(store, owner))
         file.settle()
         file.owner.pop(path, None)
@@ -235,7 +236,7 @@ class Space:
             return sorted(path for path in self._files if os.path.dirname(path) == folder)
 
     def forget(self, paths: Iterable[str], owner: Optional[Files] = None) -> None:
-        """Remove files; with an owner, only those that no other has written since."""
+        """Remove files; with an owner, only those that no other owner has written since."""
         for path in list(paths):
             with self._lock:
                 file = self._files.get(path)
@@ -253,7 +254,7 @@ class Space:
 
     @contextlib.contextmanager
     def copied_as_files(self) -> Iterator[None]:
-        """Meanwhile shutil.copytree() of a swap folder, from or to, copies what it has here."""
+        """A context in which shutil.copytree() from or to a swap folder copies its objects."""
         copytree = shutil.copytree
 
         def copy(src: Any, dst: Any, *args: Any, **given: Any) -> Any:
@@ -311,7 +312,7 @@ class Space:
     # ---- Memory ----------------------------------------------------------------------------------
 
     def lock_memory(self, length: int) -> mmap.mmap:
-        """Whole pages, made known to the drives until unlock_memory()."""
+        """Allocate whole pages, registered with the drives until unlock_memory()."""
         store, memory = self.store(), mmap.mmap(-1, length)
         if length >= _HUGE_BYTES:
             memory.madvise(mmap.MADV_HUGEPAGE)
@@ -325,14 +326,15 @@ class Space:
         return memory
 
     def unlock_memory(self, address: int) -> bool:
-        """Return: whether it was memory of lock_memory(). Tensors that have it keep it."""
+        """Return: whether this was memory of lock_memory(). Tensors that use the memory keep it
+        alive."""
         with self._lock:
             if address not in self._locked:
                 return False
             result = 0
             with contextlib.suppress(SpillwayError):  # the store was closed
                 result = self._unregister(address)
-            if result != -errno.EBUSY:  # W3: a drive that is late with a write has it still
+            if result != -errno.EBUSY:  # W3: a late write of a drive may still use the memory
                 del self._locked[address]
             return True
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/bench/__main__.py - runs the matrix of models, modes and batch sizes
+# spillway/bench/__main__.py - run the matrix of models, modes and batch sizes
 """Train GPT, BERT and T5 with their activations kept, recomputed and spilled, at several batch
 sizes; draw the recompute-offload-keep curves. Every run is a process of its own; rounds are
 interleaved. Losses and all gradients are compared to the last bit. Ctrl-C ends with a report of
@@ -44,11 +44,11 @@ from .throttle import Throttle
 MODELS = ("gpt", "bert", "t5")
 QUICK = {"layers": 2, "hidden": 128, "sequence": 128, "batches": [2, 4], "steps": 3, "rounds": 1}
 ENDS_SECONDS = 10
-RESULTS, TEXT = "torch.json", "text"  # in the folder --out
-SHORT = 3  # steps of a run that is there for its memory more than for its time
+RESULTS, TEXT = "torch.json", "text"  # files in the folder --out
+SHORT = 3  # steps of a run whose memory matters, not its time
 FULL = {"layers": 12, "hidden": 768, "sequence": 512, "batches": [4, 8], "steps": 6, "rounds": 3}
-# Of --malloc tuned, as make demo: blocks from 1 MiB on come from the system, on huge pages, and go
-# back when they are freed.
+# For --malloc tuned, as in make demo: blocks of 1 MiB and more are mapped on huge pages, and
+# unmapped when they are freed.
 TUNABLES = ("glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=1048576:"
             "glibc.malloc.trim_threshold=2097152")
 
@@ -155,7 +155,7 @@ def command_path() -> Optional[str]:
 
 @contextlib.contextmanager
 def drives_of(args: argparse.Namespace) -> Iterator[List[str]]:
-    """The drives named, which must carry a store; or four files, that are gone afterwards."""
+    """The given drives, which must carry a store; or four files, which are removed afterwards."""
     if args.devices:
         drives = args.devices.split(",")
         spillway.check_store(drives)
@@ -174,7 +174,7 @@ def drives_of(args: argparse.Namespace) -> Iterator[List[str]]:
 
 
 class Screen:
-    """One line that rewrites itself on a terminal; elsewhere a line per run."""
+    """Progress: one line that is rewritten on a terminal; elsewhere a line per run."""
 
     def __init__(self, file: TextIO) -> None:
         self._file, self._terminal = file, file.isatty()
@@ -191,8 +191,7 @@ class Screen:
 
 @contextlib.contextmanager
 def text_of(args: argparse.Namespace) -> Iterator[Path]:
-    """A copy of the text, so that an edit between runs changes nothing; runs that are resumed keep
-    theirs."""
+    """Copy the text, so that edits between runs change nothing; resumed runs keep their copy."""
     source = args.text or args.examples.resolve().parents[1]
     if args.resume and (args.out / TEXT).exists():
         source = args.out / TEXT
@@ -204,7 +203,8 @@ def text_of(args: argparse.Namespace) -> Iterator[Path]:
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A run of the matrix. Its mode is one of the examples', or THROTTLED, which is of spillway."""
+    """A run of the matrix. Its mode is one of the examples' modes, or THROTTLED, which is
+    spillway on throttled drives."""
 
     model: str
     mode: str
@@ -215,7 +215,7 @@ class Cell:
     steps: int
 
     def kind(self) -> Kind:
-        """What it is, in whichever round: as kind_of() its run."""
+        """The kind of the run, without its round; kind_of() returns the same for its result."""
         return self.model, self.mode, self.batch, self.grad_memory, self.malloc
 
     def is_done(self, runs: List[Dict[str, Any]]) -> bool:
@@ -224,9 +224,9 @@ class Cell:
 
 
 def cells_of(args: argparse.Namespace) -> List[Cell]:
-    """Round by round. What is throttled comes after the run that says what it needs; what is
-    compared runs in turns. What is not timed, the other treatments of gradients and twice the
-    batch, is run with the first malloc alone."""
+    """The runs, round by round, so that compared runs are interleaved. A throttled run comes
+    after the run that measures the bandwidth it needs. Runs that are not timed (other treatments
+    of gradients, twice the batch) use only the first malloc."""
     first, *others = args.grad_memory
     modes = list(args.modes) + ([THROTTLED] if args.throttle else [])
     twice = [2 * batch for batch in args.batches if args.twice and 2 * batch not in args.batches]
@@ -262,8 +262,8 @@ def command_of(args: argparse.Namespace, cell: Cell, drives: List[str], result: 
 
 
 def needed_bandwidth(run: Dict[str, Any]) -> Tuple[float, float]:
-    """What a run's timed steps wrote per second of their forward passes, and read per second of
-    their backward passes."""
+    """The bandwidth of a run's timed steps: bytes written per second of forward pass, bytes read
+    per second of backward pass."""
     steps = run["steps"][1:]
     write = sum(step["bytes_spilled"] for step in steps) / sum(run["step_forward_seconds"][1:])
     return write, sum(step["bytes_read"] for step in steps) / sum(run["step_backward_seconds"][1:])
@@ -279,9 +279,9 @@ def environment_of(malloc: str) -> Dict[str, str]:
 
 
 def end(process: "subprocess.Popen[str]") -> None:
-    """One that runs still is asked to end: killed, it would leave its store's status page
+    """End a process by SIGTERM if it still runs: SIGKILL would leave its store's status page
     behind."""
-    with process:  # whose end closes its pipe, and waits
+    with process:  # the exit of this context closes the pipe, and waits
         process.terminate()
         try:
             process.wait(ENDS_SECONDS)
@@ -342,7 +342,7 @@ def run_cell(  # type: ignore[return]
 
 
 def time_hooks(args: argparse.Namespace, drives: List[str], screen: Screen) -> List[Dict[str, Any]]:
-    """In a process with the allocator's settings of the runs."""
+    """Measure the hooks in a process with the allocator settings of the runs."""
     screen.passing("time in hooks")
     command = [*python_under(args.malloc[0], args), "-m", "spillway.bench.hooks", *drives]
     printed = run_one(command, args.malloc[0], screen, "time in hooks ")
@@ -380,7 +380,7 @@ def run_matrix(args: argparse.Namespace, drives: List[str], document: Dict[str, 
 
 
 def save(args: argparse.Namespace, document: Dict[str, Any]) -> None:
-    """As it stands, whatever comes next: to be resumed."""
+    """Save the results so far, so that the bench can be resumed."""
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / TEXT).write_bytes(args.text.read_bytes())
     title = f"PyTorch {document['torch']}, {document['threads']} threads, {document['shape']}"
@@ -395,9 +395,9 @@ def write(args: argparse.Namespace, document: Dict[str, Any], screen: Screen) ->
 
 
 def document_of(args: argparse.Namespace) -> Dict[str, Any]:
-    """What has been run before, if it is to be resumed.
+    """The results of earlier runs, if they are to be resumed.
 
-    :raises RuntimeError: it was of something else
+    :raises RuntimeError: they were made with other settings
     """
     shape = f"{args.layers} layers, hidden {args.hidden}, sequence {args.sequence}"
     fresh = {"torch": torch.__version__, "threads": args.threads, "shape": shape,
@@ -406,7 +406,7 @@ def document_of(args: argparse.Namespace) -> Dict[str, Any]:
     if not args.resume or not path.exists():
         return {**fresh, "rounds": args.rounds, "complete": False, "planned": 0, "runs": []}
     document = json.loads(path.read_text())
-    for name in ("title", "machine", "rows"):  # of what was run until then
+    for name in ("title", "machine", "rows"):  # computed from the runs, so made again
         del document[name]
     for name, value in fresh.items():
         if document.get(name) != value:
@@ -417,7 +417,8 @@ def document_of(args: argparse.Namespace) -> Dict[str, Any]:
 
 
 def main(argv: Optional[List[str]] = None) -> int:
-    """The exit status: 0; 1 a run failed, or losses or gradients differ; 130 interrupted."""
+    """Return: the exit status: 0; 1 a run failed, or losses or gradients differ; 130
+    interrupted."""
     args = arguments(argv)
     screen = Screen(sys.stderr)
     document: Dict[str, Any] = {"runs": []}
@@ -445,8 +446,8 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 
 def program() -> int:
-    """main(), with an end where that does not expect Ctrl-C: before the runs, and while they are
-    reported."""
+    """Call main(), and handle Ctrl-C where main() does not: before the runs, and during the
+    report."""
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         with exits_on(signal.SIGTERM):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-# spillway/bench/blas.py - OpenBLAS's kernels, where it does not know the processor
-"""OpenBLAS chooses its kernels by the processor's model. One that it does not know gets those of
-2004: matrices then take five times as long, which hides what a training loses or gains by its
-memory. OPENBLAS_CORETYPE chooses by hand, for all modes alike."""
+# spillway/bench/blas.py - choose OpenBLAS's kernels if it does not know the processor
+"""OpenBLAS chooses its kernels by the processor's model. For an unknown model it uses those of
+2004: matrix products then take five times as long, which hides the cost of memory management.
+OPENBLAS_CORETYPE sets the kernels by hand, for all modes alike."""
 from __future__ import annotations
 
 import ctypes
@@ -14,7 +14,7 @@ from typing import Optional, Set
 NAME = "OPENBLAS_CORETYPE"
 _WITHOUT_AVX = ("Katmai", "Coppermine", "Northwood", "Prescott", "Banias", "Atom", "Core2",
                 "Penryn", "Dunnington", "Nehalem")
-# OpenBLAS's names, and the flags in /proc/cpuinfo that these kernels need; the best first.
+# OpenBLAS's names of kernels, with the flags in /proc/cpuinfo that they need; the best first.
 _KERNELS = {
     "SkylakeX": {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"},
     "Haswell": {"avx2", "fma"},
@@ -22,7 +22,7 @@ _KERNELS = {
 
 
 def chosen() -> Optional[str]:
-    """What this process multiplies with. None: not with OpenBLAS, or it does not say."""
+    """The kernels that this process uses; None if it does not use OpenBLAS, or they are unknown."""
     try:
         maps = Path("/proc/self/maps").read_text().splitlines()
         path = min(line.split()[-1] for line in maps if "/libopenblas" in line)
@@ -34,7 +34,7 @@ def chosen() -> Optional[str]:
 
 
 def better(kernels: Optional[str], cpuinfo: str) -> Optional[str]:
-    """What this processor could take instead of such kernels; None: nothing is known to be better.
+    """Better kernels for this processor than the given ones; None if none are known.
 
     :param cpuinfo: the text of /proc/cpuinfo
     """
@@ -46,8 +46,8 @@ def better(kernels: Optional[str], cpuinfo: str) -> Optional[str]:
 
 
 def choose() -> str:
-    """For the processes started from here on, unless the environment does already. Return: their
-    kernels; nothing if that is not known."""
+    """Set the kernels of processes started from now on, unless the environment sets them.
+    Return: their name; "" if not known."""
     kernels = chosen()
     if kernels is None:
         return ""

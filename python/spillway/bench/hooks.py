@@ -30,12 +30,12 @@ import spillway.torch
 from .._core import hooks_loader
 from ..demo.ending import exits_on
 
-# bytes; the first is the shortest that is not kept for being small
+# bytes; shorter tensors than the first are kept in memory
 LENGTHS = (64 << 10, 256 << 10, 2 << 20, 8 << 20)
 TENSORS = 500
-BYTES_MAX = 1 << 30  # of all tensors of a chain
+BYTES_MAX = 1 << 30  # for all tensors of a chain
 LAYERS, HIDDEN, SEQUENCE, BATCH = 4, 768, 512, 4
-UNTIMED = 3  # steps at the start: two without a plan, then by the first plan
+UNTIMED = 3  # first steps, not timed: two without a plan, one by the first plan
 
 
 class _Chain(nn.Module):
@@ -76,8 +76,8 @@ def _itself(thing: Any) -> Any:
 
 
 def _cost_of_clocks(model: nn.Module, x: torch.Tensor) -> float:
-    """Nanoseconds between their readings around a hook that does nothing, in the same program:
-    there the operations sweep the caches that the clocks are read from."""
+    """The cost of reading the clocks, in nanoseconds: measured around a hook that does nothing,
+    in the same program, whose operations displace the clocks' data from the CPU caches."""
     costs: List[int] = []
     with torch.autograd.graph.saved_tensors_hooks(_timed(_itself, costs, []), _itself):
         model(x)
@@ -105,14 +105,14 @@ def _medians(steps: List[Dict[str, float]]) -> Dict[str, float]:
 
 
 def hook_times(store: Any, rounds: int = 5, length_bytes: int = LENGTHS[0]) -> Dict[str, float]:
-    """Of a chain of tensors of one length, microseconds per tensor, the medians of some rounds'
-    medians and means: CPU time of the thread without that of reading the clocks, and for saving,
-    which waits for nothing, the time on the clock too."""
+    """Microseconds per tensor for a chain of tensors of one length: medians over the rounds, of
+    their medians and means. CPU time of the thread without reading the clocks; for saving, which
+    does not wait, wall time too."""
     model = _Chain(max(1, min(TENSORS, BYTES_MAX // length_bytes)))
     x = torch.randn(length_bytes // 4, dtype=torch.float32, device="cpu", requires_grad=True)
     clocks = _cost_of_clocks(model, x)
     found = []
-    for _ in range(rounds + 1):  # the first warms up
+    for _ in range(rounds + 1):  # the first round warms up
         off = spillway.torch.offload(model, store, mode="spill")
         found.append(_timed_step(off, model, x, clocks))
         off.close()
@@ -120,8 +120,8 @@ def hook_times(store: Any, rounds: int = 5, length_bytes: int = LENGTHS[0]) -> D
 
 
 def layer_times(store: Any, rounds: int = 5) -> Dict[str, float]:
-    """The same of the layers of a transformer, offloaded as a training is: by default, step by
-    step, those by a plan."""
+    """The same for the layers of a transformer, offloaded with the default mode: steps that
+    follow a plan are timed."""
     model = _Layers()
     x = torch.randn(BATCH, SEQUENCE, HIDDEN, dtype=torch.float32, device="cpu",
                     requires_grad=True)
@@ -146,7 +146,7 @@ def main(drives: Sequence[str]) -> int:
                 print(json.dumps(row), flush=True)
             row = {"name": f"{LAYERS} layers, hidden {HIDDEN}", **layer_times(store)}
             print(json.dumps(row), flush=True)
-    except OSError as error:  # a SpillwayError is one
+    except OSError as error:  # SpillwayError is a subclass
         print(f"hooks: {error}", file=sys.stderr)
         return 1
     return 0

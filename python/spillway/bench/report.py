@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/bench/report.py - what the runs of the matrix say: rows and charts
+# spillway/bench/report.py - make rows and charts of the runs of the matrix
 from __future__ import annotations
 
 import math
@@ -12,14 +12,15 @@ from .results import Row, row
 
 MODES = ("keep", "recompute", "spillway")
 THROTTLED = "throttled"  # mode spillway on drives slowed down
-# What becomes of gradients: the examples' option --grad-memory. Only runs of the same are compared.
+# How gradients are kept: the examples' option --grad-memory. Only runs with equal values are
+# compared.
 GRADIENTS = {
     "freed": "freed after the step",
     "kept": "kept and zeroed in place",
     "early": "let go in the backward pass",
 }
-# Where large blocks of memory come from. Only runs of the same are compared, but for one row that
-# says so.
+# Where large blocks of memory come from. Only runs with equal values are compared, except in rows
+# that say so.
 MALLOCS = {
     "tuned": "glibc's malloc, told to take large blocks from the system on huge pages and to give "
              "them back, as `make demo` does",
@@ -45,8 +46,8 @@ def kinds_of(runs: Iterable[Run]) -> Kinds:
 
 
 def _added(run: Run) -> bool:
-    """Whether gradients were added to zeros: they have no negative zero then, and so other bits
-    than those that were not."""
+    """Whether gradients were added to zeros: this turns negative zeros positive, so the bits
+    differ from those of gradients that were not."""
     return bool(run["grad_memory"] == "kept")
 
 
@@ -66,7 +67,8 @@ def differing(runs: List[Run]) -> List[Tuple[str, int]]:
 
 
 def alone(runs: List[Run]) -> List[Tuple[str, int]]:
-    """The (model, batch) of one run only, whose losses and gradients were compared with nothing."""
+    """The (model, batch) with a single run, whose losses and gradients were compared with
+    nothing."""
     seen = [(run["model"], run["batch"], _added(run)) for run in runs]
     return sorted({each[:2] for each in seen if seen.count(each) == 1})
 
@@ -95,7 +97,7 @@ def rss_of_forward(run: Run) -> float:
 
 
 def _timed(key: str, unit: float = 1) -> Figure:
-    """The median of the timed steps."""
+    """A function that returns the median of the timed steps of a run."""
     return lambda run: statistics.median(step[key] for step in run["steps"][1:]) / unit
 
 
@@ -111,16 +113,16 @@ def _values(runs: List[Run], figure: Figure) -> List[float]:
 
 
 def _ratios(runs: List[Run], others: List[Run], figure: Figure) -> List[float]:
-    """Round by round, as rounds may differ by more than modes do; of all rounds, if none have
-    both."""
+    """Ratios round by round, as rounds may differ more than modes do; of the medians, if no
+    round has both."""
     ours, theirs = ({run["round"]: figure(run) for run in each} for each in (runs, others))
     both = [ours[number] / theirs[number] for number in ours if number in theirs]
     return both or [statistics.median(ours.values()) / statistics.median(theirs.values())]
 
 
 def _fell(keep: List[Run], runs: List[Run], figure: Figure) -> float:
-    """By how much memory fell of what activations fell by; what is not a number where they did not
-    fall."""
+    """The decrease of memory as a fraction of the decrease of activations; NaN if they did not
+    decrease."""
     middle = {each: [statistics.median(_values(of, each)) for of in (keep, runs)]
               for each in (figure, activation_peak)}
     (before, after), (most, least) = middle[figure], middle[activation_peak]
@@ -144,7 +146,7 @@ def _own(name: str, mode: str, runs: List[Run]) -> Iterator[Row]:
 
 
 def _against(name: str, kind: Kind, runs: List[Run], kinds: Kinds) -> Iterator[Row]:
-    """What is compared with its like."""
+    """The rows that compare runs of equal settings."""
     model, mode, batch, *how = kind
     for other in ("keep", "recompute"):
         like = kinds.get((model, other, batch, *how))  # type: ignore[arg-type]
@@ -166,7 +168,7 @@ def _against(name: str, kind: Kind, runs: List[Run], kinds: Kinds) -> Iterator[R
 
 
 def _against_libc(name: str, kind: Kind, runs: List[Run], kinds: Kinds) -> Iterator[Row]:
-    """What is recommended against what is there before anything is done."""
+    """The rows that compare the recommended settings with the defaults."""
     model, mode, batch, policy, malloc = kind
     for other in ("keep", "recompute") if (mode, malloc) == ("spillway", "run") else ():
         plain = kinds.get((model, other, batch, policy, "libc"))
@@ -185,7 +187,7 @@ def hook_rows(programs: List[Dict[str, Any]]) -> Iterator[Row]:
 
 
 def rows_of(document: Dict[str, Any]) -> List[Row]:
-    """``document`` as it is in the JSON file."""
+    """The rows of a report; ``document`` is the content of the JSON file."""
     runs = document["runs"]
     kinds, compared = kinds_of(runs), "losses or gradients"
     rows = [row(f"models and batches whose {compared} differ between modes", len(differing(runs)),
@@ -203,10 +205,10 @@ def rows_of(document: Dict[str, Any]) -> List[Row]:
 
 
 def draw_curves(runs: List[Run], folder: Path) -> None:
-    """MODEL.svg: tokens per second over the memory of activations, along the batch sizes."""
+    """Write MODEL.svg: tokens per second over the memory of activations, a point per batch size."""
     kinds = kinds_of(runs)
     for model in dict.fromkeys(run["model"] for run in runs):
-        # Activations are the same whatever becomes of gradients.
+        # Activations do not depend on how gradients are kept.
         _, _, _, *first = next(kind for kind in kinds if kind[0] == model)
         curves: Dict[str, List[Point]] = {}
         for (name, mode, batch, *how), of_kind in sorted(kinds.items()):

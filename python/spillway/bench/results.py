@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/bench/results.py - what every bench writes, NAME.json, and the page made of all of them
+# spillway/bench/results.py - NAME.json, which each bench writes, and the page made of all of them
 """NAME.json holds {"title", "machine", "rows"}; a row has a name, its value with the lowest and the
 highest of all rounds, a unit, the goal and whether it is met, and the command that gave it. Needs
 nothing but Python.
@@ -35,7 +35,7 @@ def _read(path: str) -> str:
 
 
 def machine(drives: Iterable[str] = ()) -> Dict[str, Any]:
-    """Where a bench runs; ``drives`` in words."""
+    """A description of this machine; ``drives``: descriptions of the drives."""
     cpu = re.search(r"^model name\s*:\s*(.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
     memory = re.search(r"^MemTotal:\s*(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
     return {
@@ -51,7 +51,7 @@ def machine(drives: Iterable[str] = ()) -> Dict[str, Any]:
 
 def row(name: str, values: Values, unit: str = "", at_most: Optional[float] = None,
         at_least: Optional[float] = None, command: str = "") -> Row:
-    """The median of the values of all rounds."""
+    """A row with the median of the values of all rounds."""
     numbers = [float(value) for value in (values if isinstance(values, Sequence) else [values])]
     value = statistics.median(numbers)
     found: Row = {"name": name, "value": value, "low": min(numbers), "high": max(numbers),
@@ -65,7 +65,7 @@ def row(name: str, values: Values, unit: str = "", at_most: Optional[float] = No
 
 
 def write(path: Path, title: str, rows: List[Row], where: Dict[str, Any], **more: Any) -> None:
-    """``more`` is only in the file: the page shows the rows."""
+    """Write NAME.json. ``more`` goes only into the file; the page shows the rows."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
     document = {"title": title, "machine": where, "rows": rows, **more}
@@ -98,7 +98,7 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def matrix(found: Dict[str, Any]) -> str:
-    """A table of words, {"columns", "rows", "notes"}: of benches that compare more than numbers."""
+    """A table of {"columns", "rows", "notes"}, for benches that compare more than numbers."""
     lines = ["| " + " | ".join(found["columns"]) + " |",
              "|---" + "|---:" * (len(found["columns"]) - 1) + "|"]
     lines += ["| " + " | ".join(cells) + " |" for cells in found["rows"]]
@@ -121,14 +121,14 @@ def section(document: Dict[str, Any], name: str) -> str:
 
 
 def sections_of(page: str) -> Dict[str, str]:
-    """What an earlier page says of each bench, by its file's name."""
+    """The sections of an earlier page, by the names of their files."""
     parts = re.split(r"^(?=## )", page, flags=re.MULTILINE)[1:]
     named = ((re.search(r"^`([\w-]+)\.json`: ", part, re.MULTILINE), part) for part in parts)
     return {name.group(1): part.rstrip("\n") + "\n" for name, part in named if name}
 
 
 def render(folder: Path, page: str) -> str:
-    """:raises ValueError: a file is none of ours"""
+    """:raises ValueError: a file was not written by write()"""
     sections = sections_of(page)
     found = sorted(folder.glob("*.json"))
     for path in found:
@@ -147,7 +147,7 @@ def render(folder: Path, page: str) -> str:
 
 
 def run(name: str, title: str, folder: Path, command: List[str]) -> int:
-    """Of a bench that knows nothing of machines and files."""
+    """Run a bench that only prints rows, and write NAME.json for it."""
     where = machine()
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:

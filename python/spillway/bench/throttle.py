@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-# spillway/bench/throttle.py - runs a process with block devices slowed down to a given speed
-"""By the blkio (v1) or io (v2) controller of the kernel: it holds for what runs in a group of its
-own, and for nothing else. Needs root. Plain files cannot be throttled: loop devices over them
-can."""
+# spillway/bench/throttle.py - Throttle: run a process with block devices slowed down to a given
+# speed
+"""The blkio (v1) or io (v2) controller of the kernel throttles the processes of a control group,
+and no others. Needs root. Plain files cannot be throttled: loop devices over them can."""
 from __future__ import annotations
 
 import itertools
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import List, Optional
 
 CGROUPS = Path("/sys/fs/cgroup")
-_numbers = itertools.count(1)  # of this process' groups
+_numbers = itertools.count(1)  # numbers for the names of this process' groups
 
 
 class Throttle:
     """A group of processes for which each device is throttled to given bytes per second.
 
-    :raises OSError: the system does not do that, or not for these devices, or not for this user
+    :raises OSError: the kernel cannot throttle, or not these devices, or not for this user
     """
 
     def __init__(self, devices: List[str], write_bytes_per_second: int,
@@ -59,11 +59,12 @@ class Throttle:
         return group
 
     def enter(self) -> None:
-        """For the child, before it becomes another program."""
+        """Enter the group. Called in the child, before it executes another program."""
         (self._group / "cgroup.procs").write_text(str(os.getpid()))
 
     def close(self) -> None:
-        """The processes have ended. The kernel may need a moment to see it."""
+        """Remove the group after its processes have ended, which the kernel may notice with a
+        delay."""
         deadline = time.monotonic() + 10
         while True:
             try:
@@ -82,7 +83,7 @@ def _words(path: Path) -> List[str]:
 
 
 def number_of(device: str) -> str:
-    """Of a block device, major:minor.
+    """The number of a block device, as major:minor.
 
     :raises OSError: it is not a block device, or does not exist
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/demo/big.py - what the demonstration of a model larger than memory has shown
+# spillway/demo/big.py - report on the demonstration of a model larger than memory
 """Reads what python/examples/big.py has written of three runs: whole, killed, resumed. Exit code 1
 when the losses are not identical."""
 from __future__ import annotations
@@ -31,14 +31,14 @@ def _gib(count: float) -> str:
 
 
 def parts_of(model: Dict[str, Any]) -> Dict[str, int]:
-    """Bytes of a training that has all in memory."""
+    """Bytes that a training with everything in memory needs, by purpose."""
     return {"parameters": model["parameter_bytes"], "gradients": model["parameter_bytes"],
             "state of AdamW": 2 * model["parameter_bytes"],
             "activations": model["activation_bytes"]}
 
 
 def sizes(model: Dict[str, Any], limit: int, peak: int) -> List[str]:
-    """What all of it takes, and where it lies."""
+    """Lines with the size of each part, and where it is stored."""
     where = ("on the drives; in memory while used", "in memory until their tile is stepped",
              "on the drives", "on the drives, as the plan says")
     parts = parts_of(model)
@@ -65,7 +65,7 @@ def table(whole: Run, killed: Run, resumed: Run) -> List[str]:
 
 
 def bound(run: Run) -> str:
-    """Where a step's time goes: the last one, which knows the order of use."""
+    """Where the time of a step goes. The last step counts, since it knows the order of use."""
     line = list(steps_of(run).values())[-1]
     waits = {"parameters": line["parameter_wait_seconds"], "state": line["state_wait_seconds"],
              "activations": line["activation_wait_seconds"]}
@@ -77,7 +77,7 @@ def bound(run: Run) -> str:
 
 
 def are_identical(whole: Run, killed: Run, resumed: Run) -> bool:
-    """To the last bit, in every step that anyone has made."""
+    """Whether all steps of all runs have losses identical to the last bit."""
     expected = {number: line["loss_hex"] for number, line in steps_of(whole).items()}
     found = [(number, line["loss_hex"]) for run in (killed, resumed)
              for number, line in steps_of(run).items()]
@@ -120,6 +120,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # what it writes can be written again: no traceback
+    # on Ctrl-C end without a traceback: the output can be written again
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/demo/chart.py - pictures as SVG: curves with a scatter, and bars against a limit
+# spillway/demo/chart.py - charts as SVG: curves with a range per point, and bars against a limit
 from __future__ import annotations
 
 import dataclasses
@@ -8,7 +8,7 @@ from typing import Callable, Dict, List
 
 _COLOURS = {"keep": "#4c6a92", "recompute": "#b5651d", "spillway": "#1b7f4d",
             "throttled": "#8a8a3c"}
-_OTHER = "#666666"  # of a mode that is not ours
+_OTHER = "#666666"  # for other modes
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 720, 440, 70, 60, 50, 30
 
 
@@ -16,13 +16,14 @@ _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 720, 440, 70, 60, 50, 30
 class Point:
     x: float
     y: float
-    low: float  # of y in all rounds
+    low: float  # lowest y of all rounds
     high: float
     words: str
 
 
 def _nice_step(span: float) -> float:
-    """1, 2 or 5 times a power of ten: two to five of them fit in the span."""
+    """The distance of ticks: 1, 2 or 5 times a power of ten, of which two to five fit in the
+    span."""
     raw = span / 5
     unit = 10.0 ** math.floor(math.log10(raw))
     return next(unit * k for k in (1, 2, 5, 10) if unit * k >= raw)
@@ -59,7 +60,7 @@ def _grid(limit: float, to_pixel: Callable[[float], float], vertical: bool,
 
 
 def draw(title: str, x_words: str, y_words: str, curves: Dict[str, List[Point]]) -> str:
-    """A curve per mode, both axes from zero."""
+    """Draw a curve per mode; both axes begin at zero."""
     points = [point for curve in curves.values() for point in curve]
     x_max, y_max = (1.15 * max(values) or 1.0 for values in zip(*((p.x, p.high) for p in points)))
 
@@ -90,7 +91,7 @@ def draw(title: str, x_words: str, y_words: str, curves: Dict[str, List[Point]])
 
 @dataclasses.dataclass(frozen=True)
 class Bar:
-    """What lies one beside the other: words and a length each, in the unit of the axis."""
+    """A bar of adjacent parts, each with a name and a length in the unit of the axis."""
     words: str
     parts: Dict[str, float]
 
@@ -100,7 +101,7 @@ _BAR_HEIGHT, _BAR_GAP, _BAR_LEFT = 54, 62, 110
 
 
 def draw_bars(title: str, x_words: str, bars: List[Bar], limit: float, limit_words: str) -> str:
-    """A bar below the other from zero, and a line where the limit is."""
+    """Draw the bars, one below the other from zero, and a line at the limit."""
     x_max = 1.05 * max(limit, *(sum(bar.parts.values()) for bar in bars))
     bottom = _TOP + 30 + len(bars) * (_BAR_HEIGHT + _BAR_GAP)
 
@@ -120,7 +121,7 @@ def draw_bars(title: str, x_words: str, bars: List[Bar], limit: float, limit_wor
             colour = _BAR_COLOURS[index % len(_BAR_COLOURS)]
             parts.append(f'<rect x="{x(at):.1f}" y="{top}" width="{x(at + value) - x(at):.1f}" '
                          f'height="{_BAR_HEIGHT}" fill="{colour}"/>')
-            # A narrow part's words would lie over its neighbour's: every other line is its own.
+            # Names of narrow parts would overlap, so adjacent names are on different lines.
             place, anchor = (x(at + value), "end") if x(at) > _WIDTH * 0.75 else (x(at), "start")
             parts.append(_text(place, top + _BAR_HEIGHT + 15 + 16 * (index % 2), anchor, words,
                                f' fill="{colour}"'))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/demo/data.py - real text: a source tree's own files, as bytes
+# spillway/demo/data.py - text to train on: the files of a source tree, as bytes
 from __future__ import annotations
 
 import os
@@ -34,7 +34,7 @@ def collect_text(root: Path) -> bytes:
 
 
 def text_in(path: Path) -> bytes:
-    """Of a file, or of all below a folder."""
+    """The text of a file, or of all files below a folder."""
     return collect_text(path) if path.is_dir() else path.read_bytes()
 
 
@@ -49,5 +49,5 @@ def tokens_of(text: bytes, at_least: int) -> Tensor:
 
 
 if __name__ == "__main__":
-    # One text for all modes, whatever is edited meanwhile.
+    # Write one text for all modes, so that edits between their runs do not matter.
     sys.stdout.buffer.write(collect_text(Path(sys.argv[1])))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/demo/ending.py - a program that is asked to end does so by an exception
+# spillway/demo/ending.py - end a program by an exception when a signal asks it to
 from __future__ import annotations
 
 import contextlib
@@ -10,8 +10,8 @@ from typing import Any, Iterator, List
 
 
 def ends_at_once(name: str) -> None:
-    """Until there is another handler, Ctrl-C ends the program with a line and without a traceback:
-    while its modules are loaded nothing is open that would have to be closed."""
+    """Until another handler is set, Ctrl-C ends the program with a message and no traceback. For
+    the time while modules are loaded: nothing is open then that must be closed."""
 
     def end(number: int, _frame: Any) -> None:
         with contextlib.suppress(OSError):
@@ -23,14 +23,14 @@ def ends_at_once(name: str) -> None:
 
 @contextlib.contextmanager
 def exits_on(*numbers: int) -> Iterator[None]:
-    """By default these signals end a process at once: its stores are then closed by the kernel, and
-    their status pages stay in /dev/shm until the next `spillway top`. Here they
-    raise SystemExit, in the main thread."""
+    """In this context these signals raise SystemExit in the main thread. By default they end a
+    process at once: the kernel closes its stores, and their status pages stay in /dev/shm until
+    the next `spillway top`."""
     asked = []
 
     def end(number: int, _frame: Any) -> None:
-        # It takes a moment. Another Ctrl-C ends it at once; SIGTERM often comes after one, from the
-        # parent.
+        # Ending takes a moment. A second Ctrl-C ends the process at once; SIGTERM is ignored, as
+        # the parent often sends it after Ctrl-C.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         asked.append(number)
@@ -41,15 +41,15 @@ def exits_on(*numbers: int) -> Iterator[None]:
     try:
         yield
     except Exception:
-        if asked:  # out of a backward pass PyTorch hands on every exception as a RuntimeError
+        if asked:  # PyTorch turns each exception in a backward pass into a RuntimeError
             raise SystemExit(128 + asked[0]) from None
         raise
 
 
 @contextlib.contextmanager
 def later(*numbers: int) -> Iterator[None]:
-    """These signals do what they do at the end of this. Interrupted while it starts a process, a
-    program would not know of it."""
+    """Delay these signals to the end of this context. For starting a process: a program that is
+    interrupted meanwhile would not know of the new process."""
     # signals are handled in the main thread alone
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/demo/memory.py - the most memory that was resident, in all and in each part of a step
+# spillway/demo/memory.py - peak resident memory, in all and in each part of a step
 from __future__ import annotations
 
 from pathlib import Path
@@ -7,8 +7,8 @@ from typing import Dict
 
 
 def rss_peak_bytes() -> int:
-    """The most memory this process has had resident, and the huge pages that it holds, which the
-    kernel does not count as that."""
+    """The peak resident memory of this process, plus its huge pages, which the kernel does not
+    count as resident."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return sum(int(status[name].split()[0]) * 1024 for name in ("VmHWM", "HugetlbPages"))
 
@@ -24,7 +24,7 @@ class RssPeaks:
         self.end("start")
 
     def end(self, phase: str) -> None:
-        """A phase ends: what was resident at most since the last call belongs to it."""
+        """End a phase: the peak since the last call belongs to it."""
         peak = rss_peak_bytes()
         self.most = max(self.most, peak)
         self._phases[phase] = max(self._phases.get(phase, 0), peak)
@@ -35,6 +35,6 @@ class RssPeaks:
             self._resets = False
 
     def phases(self) -> Dict[str, int]:
-        """Bytes by phase, the most of all its times; empty where the kernel does not let the mark
-        be reset."""
+        """Peak bytes by phase, over all its runs; empty if the kernel does not allow to reset
+        the mark."""
         return dict(self._phases) if self._resets else {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/demo/report.py - compares the modes: a table, a chart, JSON
+# spillway/demo/report.py - compare the modes in a table, a chart and JSON
 """Reads MODE-ROUND.json files of a folder, prints the table, draws the chart. Exit code 1 when the
 losses are not identical."""
 from __future__ import annotations
@@ -32,8 +32,8 @@ def read_rounds(folder: Path) -> Dict[str, List[Dict[str, Any]]]:
 
 
 def summarize(runs: List[Dict[str, Any]]) -> Dict[str, Any]:
-    """The median of the rounds; the losses of the first, once all_losses_identical() has compared
-    them."""
+    """A summary of the rounds: medians, and the losses of the first round, since
+    all_losses_identical() compares the others."""
     steps = [statistics.median(run["step_seconds"][1:]) for run in runs]
     rss = [run["rss_peak_bytes"] for run in runs]
     peaks = [run["activation_peak_bytes"] for run in runs]
@@ -68,7 +68,7 @@ def _mib(value: float) -> str:
     return f"{value / MIB:,.0f} MiB"
 
 
-# Of the table: what, its key in a summary, its text.
+# The rows of the table: title, key in a summary, conversion to text.
 _ROWS: Tuple[Tuple[str, str, Callable[[float], str]], ...] = (
     ("activation peak", "activation_peak_bytes", _mib),
     ("peak RSS of the process", "rss_peak_bytes", _mib),
@@ -95,7 +95,7 @@ def table(modes: Dict[str, Dict[str, Any]]) -> str:
 
 
 def findings(modes: Dict[str, Dict[str, Any]], identical: bool) -> List[str]:
-    """What the table means, against keep."""
+    """Sentences that compare the modes with keep."""
     keep, spill = modes["keep"], modes["spillway"]
     saved = keep["activation_peak_bytes"] - spill["activation_peak_bytes"]
     peaks, times = ([modes[mode][key] / keep[key] for mode in MODES]
@@ -125,7 +125,7 @@ def findings(modes: Dict[str, Dict[str, Any]], identical: bool) -> List[str]:
 
 
 def chart(modes: Dict[str, Dict[str, Any]], title: str) -> str:
-    """Step time against activation peak."""
+    """A chart of step time over activation peak."""
     curves = {}
     for mode in MODES:
         peak = modes[mode]["activation_peak_bytes"] / GIB
@@ -159,6 +159,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # what it writes can be written again: no traceback
+    # on Ctrl-C end without a traceback: the output can be written again
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main())
