@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/cmd_bench.c - spillway bench: the command line, in fio's terms */
+/* tools/cmd_bench.c - spillway bench: run the jobs of a command line in fio's terms */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -20,8 +20,8 @@ struct command_line {
 	const char *jobfiles[64];
 	unsigned jobfiles_count;
 	bool json, terse;
-	bool fio_options;   /* it stands alone, or not at all */
-	const char *output; /* a file, or NULL */
+	bool fio_options;   /* --fio-options, allowed only without other options */
+	const char *output; /* the file to write results to, or NULL */
 };
 
 static int end_job(struct command_line *line)
@@ -38,7 +38,7 @@ static int end_job(struct command_line *line)
 	return result == 0 ? bench_plan_add(&line->run.plan, &line->job) : result;
 }
 
-/* As fio: what follows a --name belongs to that job, what stands before the first to all. */
+/* Begin a job. As in fio, options after a --name belong to that job, earlier ones to all jobs. */
 static int begin_job(struct command_line *line, const char *name)
 {
 	int result = end_job(line);
@@ -98,7 +98,7 @@ static const struct own_option {
 	const char *name;
 	int (*set)(struct command_line *line, const char *value); /* NULL: a flag */
 	size_t flag;
-	const char *argument, *help; /* help NULL: stands among the options of a job */
+	const char *argument, *help; /* help NULL: listed with the options of a job */
 } own_options[] = {
 	{"name", begin_job, 0, "NAME", NULL},
 	{"tuned", apply_tuned, 0, "[=FILE]",
@@ -194,7 +194,7 @@ static void print_fault(const char *fault)
 	(void)fprintf(stderr, "spillway bench: %s\n", fault);
 }
 
-/* fio would run them: what is measured is not all that the file describes. */
+/* Name the sections that fio would run but this command leaves out, so results are incomplete. */
 static void tell_left_out(const struct bench_plan *plan)
 {
 	for (unsigned i = 0; i < plan->left_out_count; i++)
@@ -204,7 +204,7 @@ static void tell_left_out(const struct bench_plan *plan)
 			      plan->left_out[i].section, plan->left_out[i].engine, TOOL_FAILED);
 }
 
-/* What is measured in another way than a job asks for, once for all jobs. */
+/* Print once, for all jobs, which options are measured differently than they say. */
 static void tell_remarks(const struct bench_plan *plan)
 {
 	uint32_t said = 0;
@@ -216,7 +216,7 @@ static void tell_remarks(const struct bench_plan *plan)
 			(void)fprintf(stderr, "spillway bench: %s\n", bench_remark_words(i));
 }
 
-/* Jobs of the command line, then of job files; with neither, the options are one job. */
+/* Collect jobs of the command line and of job files; without either, the options are one job. */
 static int make_plan(struct command_line *line)
 {
 	int result = 0;
@@ -275,7 +275,7 @@ static bool any_has_failed(const struct command_line *line)
 	return false;
 }
 
-/* A store that another process has is a refusal; what happens once a job runs is a failure. */
+/* A store that another process has open is a refusal; errors of running jobs are failures. */
 static int exit_code(const struct tool_command *command, const struct command_line *line)
 {
 	bool has_run = any_has_run(line);
@@ -312,7 +312,7 @@ static int bench(const struct tool_command *command, struct command_line *line)
 		return tool_usage_error(command, "%s", spw_last_error());
 	if (result != 0)
 		return tool_fail(command, result, json);
-	/* Text of nothing but zeros would hide why. */
+	/* A text report with nothing but zeros would hide the error. */
 	if (line->json || line->terse || line->output || any_has_run(line) || !any_has_failed(line))
 		result = report(line);
 	if (result != 0)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/cmd_bind.c - spillway bind: take NVMe controllers from the kernel for a process */
+/* tools/cmd_bind.c - spillway bind: bind NVMe controllers to vfio-pci, for use from user space */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -18,8 +18,8 @@
 
 static struct tool_devices controllers;
 static const char *user;
-static uid_t owner;       /* the user's number, */
-static gid_t owner_group; /* and that of the user's first group */
+static uid_t owner;       /* uid of the user, */
+static gid_t owner_group; /* and gid of the user's primary group */
 static bool force, dry_run, json, verbose;
 
 static const struct tool_option options[] = {
@@ -36,7 +36,7 @@ static const struct tool_option options[] = {
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
-/* On a terminal: says what is about to be taken. */
+/* On a terminal, say which controller is about to be bound. */
 static void announce(const struct spw_vfio_probe_info *controller)
 {
 	if (!isatty(STDERR_FILENO))
@@ -79,7 +79,7 @@ static int find_user(const struct tool_command *command)
 	return TOOL_DONE;
 }
 
-/* Checked as that user, with all its groups. Return: false also if it cannot be checked. */
+/* Check access as the user, with all its groups. Return: false also if the check fails. */
 static bool user_may_open(const char *path)
 {
 	pid_t pid = fork();
@@ -112,7 +112,7 @@ static int give_to_user(const struct spw_vfio_probe_info *controller)
 	result = give_node(controller, path);
 	if (result == 0)
 		result = give_node(controller, controller->device_node);
-	/* That node is shared by all users, so it is not given to one. */
+	/* /dev/iommu is shared by all users, so it is not given to this user. */
 	if (result == 0 && controller->device_node[0] && access(IOMMU_NODE, F_OK) == 0 &&
 	    !user_may_open(IOMMU_NODE))
 		(void)fprintf(stderr,
@@ -142,7 +142,7 @@ static int bind_one(const char *address, struct spw_vfio_probe_info *controller)
 	result = spw_vfio_bind(address, &opts);
 	if (result || dry_run)
 		return result;
-	/* Its node is there now. */
+	/* Binding has created the controller's node; find it. */
 	result = spw_vfio_examine(address, controller);
 	return result ? result : give_to_user(controller);
 }
@@ -165,7 +165,7 @@ static int bind_all(const struct tool_command *command)
 		       : code;
 }
 
-/* No IOMMU confines it, or not it alone. */
+/* Errors that count as refusals: no IOMMU, or an IOMMU group shared with other devices. */
 static const int refusals[] = {EOPNOTSUPP, 0};
 
 const struct tool_command command_bind = {

@@ -44,7 +44,7 @@ static int print_json(const struct spw_store_info *info, const struct spw_drive_
 					 json_drives(drives)));
 }
 
-/* The first fault as every command reports it, and those that would be met next. */
+/* Report the first fault as every command does, then the faults of the other drives. */
 static int report_faults(const struct tool_command *command, int result,
 			 const struct spw_drive_info *drives)
 {
@@ -62,7 +62,7 @@ static int report_faults(const struct tool_command *command, int result,
 	return code;
 }
 
-/* What is committed may be whole without the drives that are missing. */
+/* Name the commits: they may be complete without the missing drives. */
 static void name_commits(const struct spw_store_info *info)
 {
 	for (uint32_t i = 0; i < info->partitions; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/cmd_completion.c - spillway completion: scripts by which shells complete its words */
+/* tools/cmd_completion.c - spillway completion: print completion scripts for shells */
 #include "tools/ui/tool.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/cmd_export.c - spillway export: the open stores' counters over HTTP, for Prometheus */
+/* tools/cmd_export.c - spillway export: serve open stores' counters over HTTP, for Prometheus */
 #include "tools/ui/tool.h"
 
 #include <arpa/inet.h>
@@ -52,7 +52,7 @@ static bool is_loopback(const struct sockaddr *bound)
 					   : IN6_IS_ADDR_LOOPBACK(&six->sin6_addr);
 }
 
-/* Where it listens, and who that lets in. */
+/* Print the address that is listened on, and who can reach it. */
 static void announce(int fd)
 {
 	struct sockaddr_storage bound;

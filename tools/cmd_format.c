@@ -28,7 +28,7 @@ static const struct tool_option options[] = {
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
-/* Name what is about to be lost. Return: does a drive hold data that only --erase covers? */
+/* Name the data that will be lost. Return: whether a drive has data that needs --erase. */
 static bool announce(void)
 {
 	bool unknown = false;
@@ -52,7 +52,7 @@ static bool announce(void)
 	return unknown;
 }
 
-/* On a terminal: asks. Elsewhere spw_format() refuses to destroy data. */
+/* On a terminal, ask before destroying data. Elsewhere spw_format() refuses. */
 static int consent(const struct tool_command *command)
 {
 	if (!isatty(STDERR_FILENO) || !announce() || !isatty(STDIN_FILENO))
@@ -63,7 +63,7 @@ static int consent(const struct tool_command *command)
 	return tool_refuse(command, "nothing was written", json);
 }
 
-/* Printed as by every command, and part of what --json says. */
+/* Print a warning as every command does, and collect it for --json. */
 static void note_warning(void *context, enum spw_log_level level, const char *message)
 {
 	json_t *warnings = context;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/cmd_grant.c - spillway grant: drives that a user may use without being root */
+/* tools/cmd_grant.c - spillway grant: let a user open drives without being root */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -34,16 +34,16 @@ static const struct tool_option options[] = {
 };
 
 struct drive {
-	const char *path; /* as it was named */
-	char name[64];    /* of the block device */
+	const char *path; /* as named on the command line */
+	char name[64];    /* the block device's */
 	struct grant_identity identity;
-	bool lasts; /* it has an identity */
+	bool lasts; /* the identity survives a reboot, so a udev rule can name it */
 	struct grant_nodes nodes;
 };
 
-/* ---- Which drives ---- */
+/* ---- Examine the drives ---- */
 
-/* The kernel's name of the block device, also of the other node of an NVMe namespace. */
+/* Find the kernel's name of a block device, also for the character node of an NVMe namespace. */
 static int find_name(const char *path, struct drive *drive)
 {
 	char target[PATH_MAX];
@@ -74,7 +74,7 @@ static int find_name(const char *path, struct drive *drive)
 	return 0;
 }
 
-/* Finds data on the drive that the user must not get access to. */
+/* Refuse a drive with data to which the user must not get access. */
 static int find_obstacle(const struct drive *drive)
 {
 	struct spw_probe_info info = {.size = sizeof(info)};
@@ -86,7 +86,7 @@ static int find_obstacle(const struct drive *drive)
 			 info.error == -EEXIST ? " (grant takes --force, too)" : "");
 }
 
-/* Return: whether another than the drives that were named looks the same. */
+/* For grant_each(): refuse an identity that a drive not named by the user has. Return: 0; -errno */
 static int find_stranger(void *context, const char *name)
 {
 	const struct drive *drives = context;
@@ -138,7 +138,7 @@ static int examine_all(const struct grant_rules *rules, struct drive *drives, ui
 	return rc;
 }
 
-/* ---- Give them ---- */
+/* ---- Grant access ---- */
 
 static int write_rules(struct grant_rules *rules, const struct drive *drives, uid_t uid)
 {
@@ -158,7 +158,7 @@ static bool owns(const char *node, uid_t uid)
 	return stat(node, &st) == 0 && st.st_uid == uid;
 }
 
-/* By udev, as at each boot, and else as udev would. @by: who did it. */
+/* Grant access now: through udev if it runs, else by chown as udev would. @by: set to which. */
 static int give_now(const struct drive *drives, uid_t uid, bool by_udev, const char **by)
 {
 	const char **nodes = calloc(2 * (size_t)devices.count, sizeof(*nodes));
@@ -189,9 +189,9 @@ static int give_now(const struct drive *drives, uid_t uid, bool by_udev, const c
 	return rc;
 }
 
-/* ---- Tell ---- */
+/* ---- Report ---- */
 
-/* What is not a matter of who owns a node. Return: how many. */
+/* Find what the user needs in addition to the nodes. Return: number of @needs. */
 static unsigned find_needs(const struct drive *drives, char needs[NEEDS_MAX][256])
 {
 	struct rlimit locked = {0};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/cmd_info.c - spillway info: what a store and its drives are like */
+/* tools/cmd_info.c - spillway info: properties of a store and its drives, and who has it open */
 #include "tools/ui/tool.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 static struct tool_devices devices;
 static bool json;
-static struct spw_status status; /* of the partition that is being looked at */
+static struct spw_status status; /* of the partition being examined */
 
 static const struct tool_option options[] = {
 	{"devices", TOOL_DEVICES, &devices, "A,B,...", TOOL_ALL_DRIVES},
@@ -20,7 +20,7 @@ static const struct tool_option options[] = {
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
-/* Who has which partition open, as far as the holders let this user see. */
+/* Print which processes have partitions open, as far as this user may read their status pages. */
 static void print_holders(const struct spw_store_info *info)
 {
 	for (uint32_t i = 0; i < info->partitions; i++)
@@ -46,7 +46,7 @@ static json_t *json_holders(const struct spw_store_info *info)
 	return holders;
 }
 
-/* The controllers of those drives that processes drive themselves. Return: how many. */
+/* Find the controllers of drives that are driven from user space. Return: their number. */
 static int find_controllers(struct spw_vfio_probe_info **controllers)
 {
 	const char **paths = calloc(devices.count, sizeof(*paths));

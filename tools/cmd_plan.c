@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/cmd_plan.c - spillway plan: what spilling a model's activations takes and gives */
+/* tools/cmd_plan.c - spillway plan: what spilling of a model or a trace costs and saves */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@ static struct model model = {.sequence = 2048,
 			     .pipeline_parallel = 1,
 			     .dtype_bytes = 2};
 static struct tool_choice recompute = {.names = {"none", "selective", "full"}};
-/* What drives and GPUs can be, so that a fraction, or a number in another unit, is refused. */
+/* Limits of plausible values, so that a fraction or a number in another unit is refused. */
 static struct tool_number gpu_tflops = {312, 0.01, 1e6}, efficiency = {50, 1, 100},
 			  endurance = {600, 0.01, 1e6}, speed = {1, 1e-6, 1e6};
 static const char *bandwidth_text;
@@ -30,7 +30,7 @@ static struct tool_number slack = {2, 0, 10000};
 static uint64_t budget, state, wear, bus;
 static const char *svg;
 
-/* Bytes per second: no drive is slower. */
+/* Bytes per second. No drive is slower, so less is a mistake. */
 #define RATE_LEAST 1000000u
 
 static const struct tool_option options[] = {
@@ -171,7 +171,7 @@ static int plan_curve(struct plan_report *report)
 	return 0;
 }
 
-/* ---- All of it ---- */
+/* ---- The report ---- */
 
 static int fill(struct plan_report *report)
 {
@@ -195,7 +195,7 @@ static int fill(struct plan_report *report)
 				 report->drives_needed);
 	report->drives = drives ? drives : report->drives_needed;
 	together = all_drives(report);
-	/* Half of the time nothing is written. */
+	/* Drives are written only during the forward pass, half of the time. */
 	report->life = model_life_of(together.endurance_bytes, report->bandwidth_needed / 2, 1);
 	if (!report->has_model)
 		return 0;
@@ -211,7 +211,7 @@ static int fill(struct plan_report *report)
 
 /* ---- A recorded step ---- */
 
-/* "1GB,2GB": of all drives, writing and reading. Without it, from 1/4 to 32 GB/s. */
+/* Parse "1GB,2GB", the rates of all drives together. Default: 1/4 to 32 GB/s. */
 static int parse_rates(const struct tool_command *command, struct plan_trace_report *report)
 {
 	uint64_t sizes[PLAN_TRACE_RATES_MAX];
@@ -235,7 +235,7 @@ static int parse_rates(const struct tool_command *command, struct plan_trace_rep
 	return 0;
 }
 
-/* One plan for one bandwidth. */
+/* --explain: one plan, for one bandwidth. */
 static int run_explain(const struct tool_command *command)
 {
 	static const char *const goes_with[] = {
@@ -290,7 +290,7 @@ static int run_trace(const struct tool_command *command)
 						"drives", "endurance", "json",  NULL};
 	int result;
 
-	/* What would be left unread without a word. */
+	/* Refuse options that would be silently ignored. */
 	if (traces.count != 1 || tool_gave_other_than(command, goes_with))
 		return tool_usage_error(
 			command, "one trace stands in place of a model: with it go "

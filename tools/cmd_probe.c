@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/cmd_probe.c - spillway probe: candidate devices, what they hold, are they usable */
+/* tools/cmd_probe.c - spillway probe: list devices, what they hold, and whether they are usable */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -20,7 +20,7 @@ static const struct tool_option options[] = {
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
-/* The devices named, else all of the machine. *@listed: to be freed if set. */
+/* The named devices, or else all of the machine. *@listed: to be freed if set. */
 static int candidates(const char *const **paths, char ***listed)
 {
 	int count;
@@ -65,7 +65,7 @@ static void print_devices(const struct spw_probe_info *infos, int count)
 	tool_table_end(table, count > 0 ? stdout : NULL);
 }
 
-/* How drives of other machines are reached. */
+/* Print how drives of other machines (NVMe over Fabrics) are reached. */
 static void print_fabrics(const struct spw_probe_info *infos, int count)
 {
 	bool gap = false;
@@ -84,7 +84,7 @@ static void print_fabrics(const struct spw_probe_info *infos, int count)
 	}
 }
 
-/* The reason alone, where it begins with the path. */
+/* Print the reason, with the path unless the reason begins with it. */
 static void print_reason(const struct spw_probe_info *info)
 {
 	size_t len = strlen(info->path);
@@ -130,7 +130,7 @@ static int print_json(const struct spw_probe_info *infos, int count,
 					 tool_json_controllers(controllers, found)));
 }
 
-/* A named device that is unreadable is a failure; a listed one may have gone since. */
+/* An unreadable device is a failure if it was named; a listed one may have disappeared since. */
 static int exit_code(const struct spw_probe_info *infos, int count)
 {
 	for (int i = 0; i < count && devices.count > 0; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/cmd_replay.c - spillway replay: a recorded training step, on these drives */
+/* tools/cmd_replay.c - spillway replay: replay a recorded step on real or simulated drives */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -19,7 +19,7 @@
 #define SIM_CHUNK_BYTES  (1u << 20)
 #define SIM_LATENCY_NS   100000u
 #define CHUNKS_PER_DRIVE 2u
-/* a second of it is within what a clock of nanoseconds holds for any tensor */
+/* bytes per second; slower drives could overflow times in nanoseconds */
 #define RATE_MIN 1000u
 #define HURRY    1.2
 
@@ -29,8 +29,8 @@ static struct tool_number speed = {1, 1e-6, 1e6}, scale = {1, 1e-6, 1e6};
 static struct tool_choice mode = {.names = {"fastest", "budget", "positional", "spill", "keep"}};
 static const enum spw_cache_mode modes[] = {SPW_CACHE_FASTEST, SPW_CACHE_BUDGET, SPW_CACHE_SPILL,
 					    SPW_CACHE_SPILL, SPW_CACHE_OBSERVE};
-#define MODE_POSITIONAL 2u /* of these: the rule of spill, and what it would keep is pinned */
-#define POSITIONAL_STEP 2u /* from this replay on */
+#define MODE_POSITIONAL 2u /* mode spill, with the tensors pinned that the positional rule keeps */
+#define POSITIONAL_STEP 2u /* index of the replay that first follows the rule */
 static uint64_t budget, wear;
 /* Smaller tensors are always kept, so a smaller budget is a mistake. */
 #define SIZE_LEAST 65536u
@@ -69,14 +69,14 @@ static const struct tool_option options[] = {
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
-/* Replays, counted from 1; first is 0: none. */
+/* A range of replays, counted from 1; empty if first is 0. */
 struct stretch {
 	unsigned long first, last;
 };
 
-static struct spw_plan_drives drives; /* simulated; scaled */
+static struct spw_plan_drives drives; /* simulated drives, scaled */
 static struct stretch dip, hurry;
-static struct spw_plan_step planned; /* mode positional: the step, as the planner has it */
+static struct spw_plan_step planned; /* for mode positional: the step in the planner's form */
 static char drives_text[512];
 
 /* ---- Options ---- */
@@ -169,7 +169,7 @@ static bool is_within(uint32_t number, const struct stretch *stretch)
 	return number + 1 >= stretch->first && number + 1 <= stretch->last;
 }
 
-/* By the positional rule, once; as its authors do, not in the first step, which warms up. */
+/* Apply the positional rule once, after the first step, which warms up, as its authors do. */
 static void cut_by_position(struct replay_run *run)
 {
 	struct spw_cache_stats stats;
@@ -195,7 +195,7 @@ static void before_step(struct replay_run *run, uint32_t number)
 		replay_drive_change(&now);
 }
 
-/* Simulated time is too short to show. */
+/* Whether to show progress; a simulation is too fast for it. */
 static bool shows_progress(void)
 {
 	return !bandwidth_text && (verbose || isatty(STDERR_FILENO));
@@ -228,7 +228,7 @@ static int open_cache(const struct replay_step *step, struct spw_store *store,
 	return replay_drive_open_cache(store, &opts, cache);
 }
 
-/* What the cache works on: a store, simulated or real, or none. */
+/* Open the store for the cache: simulated, real, or none. */
 static int open_store(struct spw_store **store, uint64_t *chunk_bytes)
 {
 	struct spw_store_opts opts;
@@ -362,7 +362,7 @@ static int run_parsed(const struct tool_command *command)
 					 .speed = speed.value,
 					 .scale = scale.value,
 					 .min_bytes = defaults.min_bytes};
-	/* Reuse freed memory as it is: fresh pages would cost more than what is measured. */
+	/* Let malloc reuse freed memory: page faults would cost more than what is measured. */
 	(void)mallopt(M_MMAP_MAX, 0);
 	(void)mallopt(M_TRIM_THRESHOLD, INT32_MAX);
 	rc = spw_trace_read(traces.paths[0], &trace);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/cmd_report.c - spillway report: a page for a browser of what a run has left as figures */
+/* tools/cmd_report.c - spillway report: make an HTML page from the JSON report of a run */
 #include "tools/ui/tool.h"
 
 #include <errno.h>

@@ -19,7 +19,7 @@ static const struct tool_option options[] = {
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
-/* Ask every open partition that has the drive retired. Return: how many, or a negative errno. */
+/* Ask each open partition in which the drive is retired. Return: their number, or -errno. */
 static int revive(const char *path, const struct spw_status_name *names, int count)
 {
 	static struct spw_status status;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/cmd_revoke.c - spillway revoke: what grant gave belongs to root again */
+/* tools/cmd_revoke.c - spillway revoke: undo spillway grant, so that drives belong to root again */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -28,11 +28,11 @@ static const struct tool_option options[] = {
 
 struct revoking {
 	struct grant_rules rules;
-	uid_t uid;     /* of the group that is revoked */
-	json_t *nodes; /* that belong to root again */
+	uid_t uid;     /* the user whose grant is revoked */
+	json_t *nodes; /* nodes that belong to root again */
 };
 
-/* A node that another user owns by now stays. */
+/* Give a node back to root, unless another user owns it by now. */
 static int take_node(struct revoking *revoking, const char *node)
 {
 	struct stat st;
@@ -66,7 +66,7 @@ static int take_group(struct revoking *revoking, const struct grant_group *group
 	return grant_each("/sys", &identity, take_device, revoking);
 }
 
-/* Revokes a grant that was made without a rule. */
+/* Revoke a grant that has no udev rule. */
 static int take_owned(struct revoking *revoking, const char *path, const char *name)
 {
 	struct stat st;
@@ -147,7 +147,7 @@ static int revoke_all(const struct tool_command *command, uid_t uid)
 		rc = take_all_of(&revoking, uid);
 	for (unsigned i = 0; i < devices.count && rc == 0; i++)
 		rc = take_path(&revoking, devices.paths[i]);
-	/* Also after a node that could not be taken: the rule must not give it again. */
+	/* Remove the rule even if a chown failed, or the next boot would grant access again. */
 	if (!dry_run && revoking.rules.lock >= 0 && revoking.rules.changed) {
 		int committed = grant_rules_commit(&revoking.rules);
 

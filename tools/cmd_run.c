@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/cmd_run.c - spillway run: starts a program whose large blocks are reused */
+/* tools/cmd_run.c - spillway run: start a program with spillway's malloc, a report, or DeepSpeed */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include "util/util.h"
 
 #define LIBRARY          "libspillway_malloc.so"
-#define EXIT_NOT_STARTED 127 /* as a shell has it */
+#define EXIT_NOT_STARTED 127 /* as in a shell */
 
 static uint64_t cache_bytes = UINT64_MAX, address_bytes;
 static const char *library, *report, *deepspeed;
@@ -33,7 +33,7 @@ static const struct tool_option options[] = {
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
-/* The folder of this program, with a slash. */
+/* Find the folder of this program, with a slash at the end. */
 static bool find_own(char *path, size_t size)
 {
 	ssize_t len = readlink("/proc/self/exe", path, size - 1);
@@ -48,7 +48,7 @@ static bool find_own(char *path, size_t size)
 	return slash;
 }
 
-/* Beside this program, as it is built, or in ../lib/spillway, as it is installed. */
+/* Find libspillway_malloc.so: beside this program (built) or in ../lib/spillway (installed). */
 static bool find_library(const char *own, char *path, size_t size)
 {
 	static const char *const places[] = {"", "../lib/spillway/"};
@@ -70,7 +70,7 @@ static int set_number(const char *name, uint64_t value)
 	return setenv(name, text, 1);
 }
 
-/* The program may change its folder, and rank processes write files of other names beside it. */
+/* Export the report's absolute path: the program may change its folder. */
 static int set_report(void)
 {
 	char path[PATH_MAX] = "";
@@ -98,7 +98,7 @@ static int check_report(const struct tool_command *command)
 	return tool_output_check(report) < 0 ? tool_fail(command, -EIO, false) : TOOL_GO_ON;
 }
 
-/* What is preloaded already stays, after ours. */
+/* Set LD_PRELOAD to our library, before the libraries that it has already. */
 static int set_environment(const char *path)
 {
 	const char *before = getenv("LD_PRELOAD");
@@ -110,7 +110,7 @@ static int set_environment(const char *path)
 		return -1;
 	result = setenv("LD_PRELOAD", value, 1);
 	free(value);
-	/* This process becomes the program: it is the one of all to say what is amiss. */
+	/* exec keeps the process number: only this process, not its children, prints warnings. */
 	if (result == 0)
 		result = set_number("SPILLWAY_MALLOC_PID", (uint64_t)getpid());
 	if (result == 0 && cache_bytes != UINT64_MAX)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/cmd_state.c - spillway state: what training state a store holds; export it; give it up */
+/* tools/cmd_state.c - spillway state: list, export or drop the training state in a store */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -40,14 +40,14 @@ static int open_store(uint32_t which, uint64_t commit_number, bool read_only,
 	return spw_store_open(devices.paths, devices.count, &opts, store);
 }
 
-/* How many partitions the store has. Return: 0; -errno, in words. */
+/* Count the store's partitions. Return: 0; -errno with a message. */
 static int count_partitions(uint32_t *count)
 {
 	struct spw_store_info info = {.size = sizeof(info)};
 	int rc = spw_check(devices.paths, devices.count, &info, NULL);
 
 	*count = info.partitions;
-	/* With drives missing, what the others have may be whole, or at least be named. */
+	/* With drives missing, the state may still be complete, or at least be listed. */
 	if (*count > 0)
 		rc = 0;
 	if (rc == 0 && partition != PARTITION_NONE && partition >= info.partitions)
@@ -60,15 +60,15 @@ static int count_partitions(uint32_t *count)
 
 struct listing {
 	struct spw_store *store;
-	bool missing;  /* drives are */
-	json_t *array; /* NULL: as a table */
+	bool missing;  /* drives of the store are missing */
+	json_t *array; /* NULL: print a table */
 	struct tool_table *table;
 	json_t *records;
-	unsigned lost; /* records */
+	unsigned lost; /* number of lost records */
 	bool found;
 };
 
-/* A shape is usually text; anything else is not shown. */
+/* The shape as JSON if it is text; null otherwise. */
 static json_t *json_shape(const void *shape, size_t len)
 {
 	json_t *text = json_stringn(shape, len);
@@ -76,7 +76,10 @@ static json_t *json_shape(const void *shape, size_t len)
 	return text ? text : json_null();
 }
 
-/* Nothing is read of what is lost; of what is not, one chunk, and only where drives are missing. */
+/*
+ * Whether an object is lost. Reading its first byte fails at once then; otherwise it reads a chunk,
+ * so this is done only if drives are missing.
+ */
 static bool is_lost(const struct listing *listing, spw_object object)
 {
 	struct spw_request *request;
@@ -120,7 +123,7 @@ static int add_bytes(void *context, const char *name, uint64_t len, const void *
 	return 0;
 }
 
-/* What a partition has that is open elsewhere, its owner alone can tell. */
+/* Describe a partition's commit. Only the owner of an open partition knows its records. */
 static void describe(uint32_t which, const struct spw_commit_info *info, struct spw_store *store,
 		     struct listing *listing)
 {
@@ -164,7 +167,7 @@ static void describe(uint32_t which, const struct spw_commit_info *info, struct 
 					      "records", listing->records, "open", !store));
 }
 
-/* Return: 0, also where nothing is committed; -errno. */
+/* Return: 0, also if nothing is committed; -errno. */
 static int list_partition(uint32_t which, struct listing *listing)
 {
 	struct spw_commit_info info = {.size = sizeof(info)};
@@ -208,7 +211,7 @@ static int list(const struct tool_command *command)
 
 /* ---- export ---- */
 
-/* The only one, unless one was named. */
+/* Choose the named partition, or the only one. */
 static int choose_partition(const struct tool_command *command, uint32_t *which)
 {
 	uint32_t count;
@@ -227,7 +230,7 @@ static int choose_partition(const struct tool_command *command, uint32_t *which)
 
 enum { FORMAT_RECORDS };
 
-/* The package makes files of models. In place of this process. */
+/* Let the Python package write the model's files. It replaces this process. */
 static int export_model(uint32_t which)
 {
 	const char **words = calloc(devices.count + 16u, sizeof(*words));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/cmd_top.c - spillway top: what this machine's open stores are doing, by drive */
+/* tools/cmd_top.c - spillway top: show the activity of this machine's open stores, by drive */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -29,7 +29,7 @@ static const struct tool_option options[] = {
 	{NULL, TOOL_FLAG, NULL, NULL, NULL},
 };
 
-/* Counters only grow while a store is open: lower ones mean that it was reopened. */
+/* Whether the store was reopened: counters only grow while it is open. */
 static bool is_opened_since(const struct spw_status *before, const struct spw_status *now)
 {
 	bool since = now->drives != before->drives || now->store.puts < before->store.puts ||
@@ -43,7 +43,7 @@ static bool is_opened_since(const struct spw_status *before, const struct spw_st
 	return since;
 }
 
-/* The same partition in the snapshot before, or NULL: opened since. */
+/* Find the partition in the earlier snapshot. Return: NULL if it was opened since. */
 static const struct spw_status *find(const struct tool_snapshot *before,
 				     const struct spw_status *now)
 {
@@ -59,7 +59,7 @@ static const struct spw_status *find(const struct tool_snapshot *before,
 
 struct rates {
 	double write_bytes, read_bytes, writes, reads; /* per second */
-	double share;                                  /* of the bytes of its partition */
+	double share;                                  /* of the partition's bytes */
 };
 
 static struct rates drive_rates(const struct spw_status *before, const struct spw_status *now,
@@ -114,7 +114,7 @@ static void print_drive(struct tool_table *table, const struct spw_status *befor
 					: "in service");
 }
 
-/* Since the store was opened: a step writes and pauses by turns, so a short while says nothing. */
+/* Print wear since the store was opened, as short intervals of a training step mislead. */
 static void print_wear(const struct spw_status *now)
 {
 	struct tool_table *table = tool_table_new("DRIVE|>WRITTEN|>PER DAY|>WORN|>LASTS");
@@ -140,7 +140,7 @@ static void print_wear(const struct spw_status *now)
 	}
 }
 
-/* What is mirrored has one copy on a store that lacks a drive, and a step has fewer drives. */
+/* Warn of missing or retired drives: mirrored data has one copy, and a step has fewer drives. */
 static void print_degraded(const struct spw_status *now)
 {
 	const struct spw_store_stats *store = &now->store;
@@ -181,7 +181,7 @@ static int print_all(const struct tool_snapshot *before, const struct tool_snaps
 	double seconds = (double)(now->time_ns - before->time_ns) / 1e9;
 
 	if (!once && isatty(STDOUT_FILENO))
-		(void)fputs("\033[H\033[2J", stdout); /* home, clear */
+		(void)fputs("\033[H\033[2J", stdout); /* cursor home, clear screen */
 	if (now->count == 0)
 		(void)puts("no store is open in a process that you may look at");
 	for (unsigned i = 0; i < now->count; i++) {
@@ -263,7 +263,7 @@ static int print_json(const struct tool_snapshot *before, const struct tool_snap
 
 /* ---- The loop ---- */
 
-/* Keys are read one at a time while a terminal of ours is watched; q ends it. */
+/* On a terminal, keys are read one at a time, without Enter; q ends the program. */
 static struct termios terminal;
 static bool has_keys;
 
@@ -286,7 +286,7 @@ static void keys_end(void)
 		(void)tcsetattr(STDIN_FILENO, TCSANOW, &terminal);
 }
 
-/* Return: whether to go on. */
+/* Wait until @ns, a signal or a key. Return: whether to go on. */
 static bool wait_until(uint64_t ns)
 {
 	struct pollfd fds[] = {{.fd = tool_stop_fd(), .events = POLLIN},
@@ -297,7 +297,7 @@ static bool wait_until(uint64_t ns)
 		if (tool_stop_poll(fds, SPW_ARRAY_LEN(fds), ns) <= 0 || !fds[1].revents)
 			continue;
 		if (read(STDIN_FILENO, &key, 1) != 1)
-			fds[1].fd = -1; /* the terminal is gone */
+			fds[1].fd = -1; /* the terminal was closed */
 		else if (key == 'q' || key == 'Q')
 			return false;
 	}
@@ -323,7 +323,7 @@ static int look(const struct tool_command *command, struct tool_snapshot snapsho
 	return rc < 0 ? tool_fail(command, rc, json) : code;
 }
 
-/* Counters since the stores were opened: there is no interval to look at. */
+/* Print the counters once as OpenMetrics, in total since the stores were opened. */
 static int print_metrics(const struct tool_command *command, struct tool_snapshot *snapshot)
 {
 	int rc = tool_snapshot_take(snapshot);

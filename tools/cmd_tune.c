@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/cmd_tune.c - spillway tune: which block size, depth, polling and backend suit the drives */
+/* tools/cmd_tune.c - spillway tune: measure the best block size, depth, polling and backend */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -36,18 +36,18 @@ static const struct tool_option options[] = {
 
 static const uint64_t block_sizes[] = {256u << 10, 1u << 20, 4u << 20, 16u << 20};
 static const uint32_t depths[] = {1, 4, 16, 64};
-/* combinations that keep more in flight are left out */
+/* combinations with more bytes in flight are left out */
 #define MEMORY_BYTES_MAX (UINT64_C(256) << 20)
 
-/* More than this share of a drive never written: reads are not to be believed. */
+/* If more than 1/16 of a drive was never written, measurements of reads are not valid. */
 #define UNWRITTEN_SHARE 16
-/* Written before such a drive is measured, and all that is measured then. */
+/* The most bytes to write first on such a drive; then only these are measured. */
 #define REGION_BYTES_MAX (UINT64_C(8) << 30)
 
-/* Within this share of the best bandwidth, the setting with least CPU time wins. */
+/* Settings within this share of the best bandwidth are equal: that with the least CPU time wins. */
 #define GOOD_ENOUGH 0.97
 
-/* A combination, and what was measured of it. */
+/* A combination of settings, and its measured results. */
 struct run {
 	unsigned direction;
 	uint64_t block_bytes;
@@ -65,17 +65,17 @@ struct run {
 struct sweep {
 	struct run runs[RUNS_MAX];
 	unsigned runs_count;
-	bool drives_poll; /* all of them */
-	bool drives_vfio; /* one of them is driven from this process, so nothing else reaches all */
-	/* all of them are NVMe namespaces, with a node for passthrough that may be opened */
+	bool drives_poll; /* all drives support polling */
+	bool drives_vfio; /* a drive is behind vfio, so no other backend reaches all drives */
+	/* all drives are NVMe namespaces whose passthrough node this user may open */
 	bool drives_pass;
-	bool refused[SPW_BACKEND_VFIO + 1]; /* no queue over them could be had this way */
+	bool refused[SPW_BACKEND_VFIO + 1]; /* backends that cannot open a queue on these drives */
 	bool interrupted;
 	struct bench_devices devices;
-	uint64_t region_bytes;   /* of each drive, that is measured; 0: all */
-	uint64_t smallest_bytes; /* the drive of which there is least */
-	json_t *drives;          /* as the library tells them again */
-	const char *path;        /* of the settings */
+	uint64_t region_bytes;   /* measured bytes of each drive; 0: all */
+	uint64_t smallest_bytes; /* usable bytes of the smallest drive */
+	json_t *drives;          /* names by which the library recognizes the drives */
+	const char *path;        /* of the file of settings */
 	char usual[PATH_MAX];
 };
 
@@ -119,7 +119,7 @@ static void add_backends(struct sweep *sweep, struct run run)
 
 static void plan_sweep(struct sweep *sweep)
 {
-	/* Writing comes first: reading blocks that were never written measures nothing. */
+	/* Measure writes first: reads of blocks that were never written measure nothing. */
 	for (unsigned write = with_writes; write < 2; write--)
 		for (size_t i = 0; i < SPW_ARRAY_LEN(block_sizes); i++)
 			for (size_t j = 0; j < SPW_ARRAY_LEN(depths); j++)
@@ -131,7 +131,7 @@ static void plan_sweep(struct sweep *sweep)
 						    });
 }
 
-/* Reads of what was never written measure nothing: it is written first, or nothing is measured. */
+/* Find a drive that was never written: write it first, if allowed, or refuse to measure it. */
 static int check_written(struct sweep *sweep, const char *path, uint64_t size_bytes)
 {
 	uint64_t bytes = bench_unwritten(path, 0, size_bytes);
@@ -198,7 +198,7 @@ static int make_job(struct bench_job *job, const struct sweep *sweep, const stru
 	bench_job_init(job);
 	(void)snprintf(job->name, sizeof(job->name), "tune");
 	for (unsigned i = 0; i < devices.count; i++) {
-		/* A colon would end the name. */
+		/* Escape colons, which would end the name. */
 		for (const char *at = devices.paths[i]; *at != '\0'; at++) {
 			if (used + 3 >= sizeof(job->filename))
 				return spw_error(-ENAMETOOLONG,
@@ -242,7 +242,7 @@ static void keep_result(struct run *run, const struct bench_run *ended)
 	memcpy(run->description, stats->description, sizeof(run->description));
 }
 
-/* A backend that is refused here, such as io_uring in containers, is reported, not measured. */
+/* Report a backend that is refused here, such as io_uring in containers, and do not measure it. */
 static int refuse(struct sweep *sweep, enum spw_backend backend)
 {
 	bool any = false;
@@ -254,7 +254,7 @@ static int refuse(struct sweep *sweep, enum spw_backend backend)
 	return any ? 0 : spw_error(-EOPNOTSUPP, "neither io_uring nor libaio can be used here");
 }
 
-/* @bench: for bench_run_free(), also after a failure. */
+/* @bench: pass it to bench_run_free(), even after a failure. */
 static int run_job(struct sweep *sweep, const struct bench_job *job, struct bench_run *bench)
 {
 	int result;
@@ -272,7 +272,7 @@ static int run_job(struct sweep *sweep, const struct bench_job *job, struct benc
 	return result;
 }
 
-/* Once, before anything is measured, by the same rules as every write. */
+/* Write the region once before measuring, by the same safety rules as every write. */
 static int write_region(struct sweep *sweep)
 {
 	const struct run run = {.direction = BENCH_DIR_WRITE, .block_bytes = 1u << 20, .depth = 4};
@@ -316,7 +316,7 @@ static int measure(struct sweep *sweep, struct run *run)
 		const struct bench_stats *stats = &bench.workers[0].stats;
 
 		result = spw_error(stats->error, "%s", stats->error_text);
-		/* Without a queue it has no description. */
+		/* Without a description the job had no queue: the backend is refused. */
 		if (stats->description[0] == '\0' && result != -ENOMEM)
 			result = refuse(sweep, run->backend);
 	} else if (result == 0 && !sweep->interrupted) {
@@ -326,7 +326,9 @@ static int measure(struct sweep *sweep, struct run *run)
 	return result;
 }
 
-/* ---- Which is best --------------------------------------------------------------------------- */
+/*
+ * ---- Choose the best ---------------------------------------------------------------------------
+ */
 
 static const struct run *best_of(const struct sweep *sweep, unsigned direction)
 {
@@ -370,7 +372,7 @@ static int run_sweep(struct sweep *sweep)
 	uint64_t begin_ns = spw_clock_ns();
 	int result = 0;
 
-	/* Opened once for all measurements: no other process claims a drive in between. */
+	/* Open devices once for all measurements: no other process may claim one in between. */
 	for (unsigned i = 0; i < devices.count && result == 0; i++) {
 		struct bench_device *device = bench_devices_find(&sweep->devices, devices.paths[i]);
 

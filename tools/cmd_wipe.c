@@ -68,7 +68,7 @@ static int wipe(const struct tool_command *command)
 	return TOOL_DONE;
 }
 
-/* A drive that is not, or not certainly, one of a whole store may hold other data. */
+/* Errors that count as refusals: a drive that may not belong to the store may hold other data. */
 static const int refusals[] = {EMEDIUMTYPE, EUCLEAN, EPROTONOSUPPORT, 0};
 
 const struct tool_command command_wipe = {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/main.c - the spillway command: finds the subcommand, and teaches what there is */
+/* tools/main.c - the spillway command: find and run the subcommand, print help */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -78,10 +78,10 @@ static int help_command(int argc, char **argv)
 	return TOOL_DONE;
 }
 
-/* A full disk or a closed pipe must not look like success, for help and tables too. */
+/* Check standard output: a full disk or closed pipe must not look like success. */
 static int finish(int code)
 {
-	/* Who failed to write has said so. */
+	/* With TOOL_FAILED the error has been reported. */
 	if ((fflush(stdout) == 0 && !ferror(stdout)) || code == TOOL_FAILED)
 		return code;
 	(void)fprintf(stderr, "spillway: cannot write to standard output: %s\n", strerror(errno));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/run_deepspeed.c - what a program in Python finds that swaps by DeepSpeed */
+/* tools/run_deepspeed.c - set the environment that makes Python programs' DeepSpeed use a store */
 #include "tools/run_deepspeed.h"
 
 #include <errno.h>
@@ -15,10 +15,10 @@
 struct drives {
 	char *paths[SPW_DRIVES_MAX];
 	unsigned count;
-	bool controllers; /* driven from user space, by one process at a time */
+	bool controllers; /* there are drives that only one process can open, from user space */
 };
 
-/* The program may change its folder. */
+/* Add a drive by its absolute path, as the program may change its folder. */
 static int add_drive(void *context, const char *path)
 {
 	struct drives *drives = context;
@@ -33,14 +33,17 @@ static int add_drive(void *context, const char *path)
 	else
 		copy = realpath(path, NULL);
 	if (!copy)
-		copy = strdup(path); /* if it is not there, the check says so */
+		copy = strdup(path); /* if missing, tool_check_store() reports it */
 	if (!copy)
 		return -ENOMEM;
 	drives->paths[drives->count++] = copy;
 	return 0;
 }
 
-/* Beside this program, as in a wheel; in its source tree; where Python's packages are installed. */
+/*
+ * Find the folder with sitecustomize.py: beside this program (wheel), in its source tree, or among
+ * Python's packages.
+ */
 static char *find_folder(const char *own)
 {
 	static const char *const patterns[] = {
@@ -65,7 +68,7 @@ static char *find_folder(const char *own)
 	return found;
 }
 
-/* Before what the variable has, by a colon. */
+/* Prepend to an environment variable, with a colon between. */
 static int put_first(const char *name, const char *before)
 {
 	const char *has = getenv(name);
@@ -79,7 +82,7 @@ static int put_first(const char *name, const char *before)
 	return result;
 }
 
-/* One a line. */
+/* Export the drives' names, one per line. */
 static int set_drives(const struct drives *drives)
 {
 	char *value = strdup(drives->paths[0]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/scrub.c - read every copy of what is committed, mend it, and say what was bad */
+/* tools/scrub.c - check --scrub: read every copy of committed data, repair it, report damage */
 #include "tools/scrub.h"
 
 #include <errno.h>
@@ -20,11 +20,11 @@ struct progress {
 	bool shown;
 };
 
-/* What was found, to be printed at the end: also where it was interrupted. */
+/* The findings, printed at the end, also after an interrupt. */
 struct report {
-	json_t *array; /* NULL: as text */
+	json_t *array; /* NULL: print text */
 	unsigned commits;
-	int rc; /* the first that is not 0, and its words */
+	int rc; /* the first error, and its message */
 	char words[512];
 };
 
@@ -113,7 +113,7 @@ static void print_text(struct spw_store *store, uint32_t partition,
 	tool_table_end(table, stdout);
 }
 
-/* Its words are those of the first failure, whatever comes after. */
+/* Note an error. Only the first is kept, with its message. */
 static void note(struct report *report, int rc)
 {
 	if (rc == 0 || report->rc)
@@ -124,7 +124,10 @@ static void note(struct report *report, int rc)
 
 /* ---- Second copies ---- */
 
-/* Opening to write gives up a commit that is kept, to which other processes may go back. */
+/*
+ * Whether the partition keeps an earlier commit, to which other processes may return. Opening the
+ * partition for writing would discard it.
+ */
 static bool has_kept(const struct tool_devices *devices, uint32_t partition)
 {
 	struct spw_commit_info info = {.size = sizeof(info)};
@@ -133,7 +136,7 @@ static bool has_kept(const struct tool_devices *devices, uint32_t partition)
 	       info.has_previous;
 }
 
-/* Return: how many chunks have one copy alone still. */
+/* Write missing second copies. Return: number of chunks that still have only one. */
 static uint64_t resilver(const struct tool_devices *devices, uint32_t partition,
 			 struct progress *progress, struct report *report)
 {
@@ -154,7 +157,7 @@ static uint64_t resilver(const struct tool_devices *devices, uint32_t partition,
 	return info.runs_single;
 }
 
-/* What of a mirror has one copy alone gets a second one, if it can be had now. */
+/* Give second copies to mirrored chunks that lack one, if possible now; otherwise say why not. */
 static void complete(const struct tool_devices *devices, uint32_t partition,
 		     const struct spw_store_stats *stats, uint64_t single,
 		     struct progress *progress, struct report *report)
@@ -195,7 +198,7 @@ static void scrub_partition(const struct tool_devices *devices, uint32_t partiti
 	struct spw_store *store;
 	int rc;
 
-	set_up(&opts, partition, true); /* no commit is abandoned */
+	set_up(&opts, partition, true); /* read-only, so no commit is discarded */
 	rc = spw_store_open(devices->paths, devices->count, &opts, &store);
 	if (rc == 0)
 		rc = spw_store_committed(store, &info, sizeof(info));

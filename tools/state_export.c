@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/state_export.c - the records of a committed step, as files */
+/* tools/state_export.c - write the records of a committed step as files */
 #include "tools/state_export.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@
 #include "tools/ui/tool.h"
 #include "util/util.h"
 
-#define PIECE_BYTES (8u << 20) /* read and written at once */
+#define PIECE_BYTES (8u << 20) /* bytes per read and write */
 #define PATIENCE_NS UINT64_C(2000000000)
 #define INTERVAL_NS UINT64_C(500000000)
 
@@ -105,7 +105,7 @@ static int export_record(void *context, const char *name, uint64_t len, const vo
 	json_t *text = json_stringn(shape, shape_len);
 	int fd, rc;
 
-	/* By number: a name may be anything. */
+	/* Name files by number: a record's name may contain anything. */
 	(void)snprintf(file, sizeof(file), "%06u.bin", export->exported->records++);
 	if (snprintf(path, sizeof(path), "%s/%s", export->folder, file) >= (int)sizeof(path)) {
 		json_decref(text);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/state_export.h - the records of a committed step, as files */
+/* tools/state_export.h - write the records of a committed step as files */
 #ifndef SPW_TOOLS_STATE_EXPORT_H
 #define SPW_TOOLS_STATE_EXPORT_H
 
@@ -13,8 +13,8 @@ struct tool_exported {
 /**
  * tool_state_export - make @folder, with a file for each record and index.json
  *
- * On a terminal it says how far it is, when it takes longer than two seconds. Return: 0; -EEXIST
- * the folder is there; -errno, in words: what was written stays, without an index.
+ * Shows progress on a terminal if it takes longer than two seconds. Return: 0; -EEXIST the folder
+ * exists; -errno with a message: files written so far stay, without an index.
  */
 int tool_state_export(struct spw_store *store, const char *folder, struct tool_exported *exported);
 

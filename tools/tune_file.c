@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/tune_file.c - writing and reading the file of best settings */
+/* tools/tune_file.c - write and read the file of best settings, of spillway tune */
 #include "tools/tune_file.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@ const char *tune_file_default(char *path, size_t len)
 	const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
 	int used;
 
-	/* The XDG rules say that a relative path there is to be ignored. */
+	/* The XDG specification demands that relative paths are ignored. */
 	if (config && config[0] == '/') {
 		used = snprintf(path, len, "%s/spillway/tune.json", config);
 	} else if (home && home[0] == '/') {
@@ -69,7 +69,7 @@ static int write_document(const char *path, const json_t *document)
 	return result;
 }
 
-/* What is written before it takes the place of the file. */
+/* Name the temporary file that is written first and then renamed; make its folders. */
 static int fresh_path(const char *path, char fresh[PATH_MAX])
 {
 	if (snprintf(fresh, PATH_MAX, "%s.new", path) >= PATH_MAX)

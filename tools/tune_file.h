@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/tune_file.h - where the best settings of the drives are kept, and what is in the file */
+/* tools/tune_file.h - the file with the best settings of drives, of spillway tune */
 #ifndef SPW_TUNE_FILE_H
 #define SPW_TUNE_FILE_H
 
@@ -15,10 +15,10 @@
  */
 const char *tune_file_default(char *path, size_t len);
 
-/* Could it be written? Makes the folders above it. Return: 0; a negative errno, with the words. */
+/* Check that the file can be written, and make its folders. Return: 0; -errno with a message. */
 int tune_file_check(const char *path);
 
-/* Write @document, with the folders above it; a crash leaves the old file or the new one. */
+/* Write @document, and make its folders. A crash leaves the old file or the new one. */
 int tune_file_save(const char *path, const json_t *document);
 
 /**
