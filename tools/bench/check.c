@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/check.c - what cannot be said of one option of a job alone */
+/* tools/bench/check.c - check whether the options of a job go together */
 #include "tools/bench/bench.h"
 
 #include <errno.h>
@@ -37,7 +37,7 @@ static int check_verify(const struct bench_job *job)
 {
 	uint64_t unit = bench_job_unit(job);
 
-	/* There is nothing that could be read back: bench_plan_add() drops it. */
+	/* ioengine=null has nothing to read back: bench_plan_add() drops verify. */
 	if (job->null_engine)
 		return 0;
 	if (job->verify == BENCH_VERIFY_NONE)
@@ -50,7 +50,7 @@ static int check_verify(const struct bench_job *job)
 	return bench_rw_writes(job->rw) ? check_written_once(job) : 0;
 }
 
-/* What a read leaves in memory is what was there: of each buffer the same. */
+/* Null drives leave read buffers unchanged; all buffers are the same. Objects are whole blocks. */
 #define NULL_UNIT_BYTES 4096u
 
 static int check_null(const struct bench_job *job)
@@ -70,7 +70,7 @@ static int check_null(const struct bench_job *job)
 	return 0;
 }
 
-/* A store's passes are of objects, and in an order of their own. */
+/* Check the options of passes. A store's passes are over objects, in an order of their own. */
 static int check_passes(const struct bench_job *job)
 {
 	if (!job->strided && (job->zone_bytes | job->zone_range_bytes | job->zone_skip_bytes) != 0)

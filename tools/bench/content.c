@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/content.c - what is written, where no verify job puts its own blocks there */
+/* tools/bench/content.c - fill buffers for writes of jobs without verify */
 #include "tools/bench/bench.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@ void bench_content_begin(const struct bench_job *job, void *bytes, size_t len)
 		bench_random_fill(job->randseed, bytes, len);
 }
 
-/* Two distinct words per sector, as fio: a drive that finds equal data cannot skip it. */
+/* Put two distinct words into each sector, as fio does, so that a drive cannot deduplicate it. */
 static void scramble(char *sector, size_t len, uint64_t offset_bytes, uint64_t now_ns)
 {
 	for (uint64_t at = 0; at < len; at += SECTOR_BYTES, sector += SECTOR_BYTES) {
@@ -25,7 +25,7 @@ static void scramble(char *sector, size_t len, uint64_t offset_bytes, uint64_t n
 	}
 }
 
-/* The seed of an earlier buffer or a new one, so that dedupe_percent of them are duplicates. */
+/* Draw the seed of an earlier buffer or a new one: dedupe_percent of buffers are duplicates. */
 static uint64_t draw_seed(struct bench_content *content)
 {
 	const struct bench_job *job = content->job;
@@ -39,7 +39,7 @@ static uint64_t draw_seed(struct bench_content *content)
 	return content->seed;
 }
 
-/* As fio: a share of each chunk is zero. */
+/* Zero a share of each chunk, as fio does, to make it compressible. */
 static void thin(const struct bench_job *job, char *bytes, size_t len)
 {
 	size_t chunk = job->compress_chunk_bytes;
@@ -57,7 +57,7 @@ void bench_content_next(struct bench_content *content, void *bytes, size_t len,
 {
 	const struct bench_job *job = content->job;
 
-	/* A mix reads into the same buffers, so what is to be the same is put there again. */
+	/* A mixed job also reads into these buffers, so constant content must be put back. */
 	if (job->pattern.len > 0) {
 		bench_pattern_fill(&job->pattern, bytes, len);
 	} else if (job->zero_buffers) {

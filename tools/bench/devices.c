@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/devices.c - the devices of all jobs: refused or opened before the first begins */
+/* tools/bench/devices.c - check and open the devices of all jobs before the first job begins */
 #include "tools/bench/bench.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include "util/names.h"
 #include "util/util.h"
 
-/* A namespace that is driven from this process: it has no node. */
+/* The prefix of namespaces driven from this process, which have no device node. */
 #define VFIO_PREFIX "pci:"
 
 static int add_path(void *context, const char *path)
@@ -38,7 +38,7 @@ int bench_split_filename(const char *filename, struct bench_worker *worker)
 	return result;
 }
 
-/* As fio: each worker one of the directories, by turns. */
+/* Choose a directory: workers take turns, as in fio. */
 static int choose_directory(const struct bench_worker *worker, char *directory, size_t bytes)
 {
 	const char *list = worker->job->directory;
@@ -53,7 +53,7 @@ static int choose_directory(const struct bench_worker *worker, char *directory, 
 	return 0;
 }
 
-/* Each of its names in its directory. */
+/* Put the worker's file names into its directory. */
 static int move_names(struct bench_worker *worker, const char *directory)
 {
 	for (unsigned i = 0; i < worker->devices_count; i++) {
@@ -85,7 +85,7 @@ int bench_name_files(struct bench_worker *worker)
 	return result == 0 && directory[0] != '\0' ? move_names(worker, directory) : result;
 }
 
-/* Two names may mean one device; opened twice, the second would find it held by the first. */
+/* Whether two names mean the same device. It can be opened only once: the claim is exclusive. */
 static bool same_device(const struct bench_device *device, const struct stat *status)
 {
 	const struct stat *own = &device->status;
@@ -129,7 +129,7 @@ struct bench_device *bench_devices_find(struct bench_devices *devices, const cha
 	return device;
 }
 
-/* Nothing is written where anything is known to be. @claimed: by us, so it looks in use. */
+/* Refuse to write to a device with known data. @claimed: by this process, so it looks in use */
 static int check_writable(const struct bench_device *device, bool allow_destructive, bool claimed)
 {
 	struct spw_probe_info info = {.size = sizeof(info)};
@@ -139,7 +139,9 @@ static int check_writable(const struct bench_device *device, bool allow_destruct
 		return result;
 	if (info.error == -EBUSY && !claimed)
 		return spw_error(-EBUSY, "%s", info.reason);
-	/* Too small for a store, or in want of --force: no obstacle to measuring. */
+	/*
+	 * Errors that matter only to a store (too small, without --force) do not prevent measuring.
+	 */
 	if (info.error != 0 && info.error != -EBUSY && info.error != -ENOSPC &&
 	    info.error != -EEXIST && info.error != -ESPIPE)
 		return spw_error(info.error, "%s", info.reason);
@@ -148,7 +150,7 @@ static int check_writable(const struct bench_device *device, bool allow_destruct
 			-ESPIPE,
 			"%s; to measure zones of it that take any order, add --allow-destructive",
 			info.reason);
-	/* Unknown data may well be left over from an earlier benchmark. */
+	/* Allow unknown data, which may be left from an earlier benchmark. */
 	if (!info.unknown_data && strcmp(info.holds, "nothing known") != 0 && !allow_destructive)
 		return spw_error(-EEXIST,
 				 "%s: carries %s, which writing would destroy; if that is meant, "
@@ -157,7 +159,10 @@ static int check_writable(const struct bench_device *device, bool allow_destruct
 	return 0;
 }
 
-/* A drive to be written is claimed, then checked again: it may have become part of a store. */
+/*
+ * Open a device. One that will be written is claimed and then checked again, as it may have become
+ * part of a store.
+ */
 static int open_device(struct bench_device *device, bool allow_destructive,
 		       const struct spw_log *log)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/entries.c - the entries of a report: one per worker, or one per group */
+/* tools/bench/entries.c - make the entries of a report: one per worker, or one per group */
 #include "tools/bench/bench.h"
 
 #include <errno.h>
@@ -8,7 +8,7 @@
 
 #include "util/util.h"
 
-/* fio's default list. */
+/* fio's default percentiles. */
 const double bench_percentiles[] = {1,  5,  10, 20, 30,   40,   50,    60,   70,
 				    80, 90, 95, 99, 99.5, 99.9, 99.95, 99.99};
 const unsigned bench_percentiles_count = SPW_ARRAY_LEN(bench_percentiles);
@@ -63,7 +63,7 @@ static void merge_direction(struct bench_direction_stats *to,
 {
 	to->ios += from->ios;
 	to->bytes += from->bytes;
-	/* Side by side: together they took as long as the longest of them. */
+	/* The workers ran at the same time, so the longest runtime counts. */
 	if (from->runtime_ns > to->runtime_ns)
 		to->runtime_ns = from->runtime_ns;
 	spw_summary_merge(&to->submit_ns, &from->submit_ns);
@@ -79,7 +79,7 @@ static void merge_queue(struct spw_queue_stats *to, const struct spw_queue_stats
 	to->parts_fixed += from->parts_fixed;
 	to->retries += from->retries;
 	to->system_calls += from->system_calls;
-	/* Of the process, not of the queue. */
+	/* A count of the process, not of the queue: do not add it. */
 	if (from->kernel_workers > to->kernel_workers)
 		to->kernel_workers = from->kernel_workers;
 }
@@ -93,7 +93,7 @@ static void merge(struct bench_stats *to, const struct bench_stats *from)
 		to->submit_levels[i] += from->submit_levels[i];
 		to->complete_levels[i] += from->complete_levels[i];
 	}
-	to->runtime_ns += from->runtime_ns; /* as fio: the CPU shares refer to the sum */
+	to->runtime_ns += from->runtime_ns; /* as in fio: CPU shares refer to the sum */
 	to->user_ns += from->user_ns;
 	to->system_ns += from->system_ns;
 	to->context_switches += from->context_switches;

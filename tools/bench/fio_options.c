@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/bench/fio_options.c - fio's options that no job acts on, and why
+ * tools/bench/fio_options.c - the table of fio's options that have no effect or are refused, with
+ * reasons
  *
- * With the table of options.c these are all options of fio 3.33, those of its engines included. The
- * page docs/FIO.md is printed from both.
+ * With the table of options.c these are all options of fio 3.33 and its engines. docs/FIO.md is
+ * printed from both tables.
  */
 #include "tools/bench/bench.h"
 
@@ -60,7 +61,7 @@ static const struct bench_fio_option others[] = {
 	{"write_barrier sync_file_range", NO_EFFECT,
 	 "specific to other engines and the page cache"},
 
-	/* ---- of other engines ---- */
+	/* ---- options of other engines ---- */
 	{"cpuload cpumode cpuchunks exit_on_io_done pool cont chunk_size object_class svcl "
 	 "donorname inplace program arguments grace_time std_redirect stat_type volume brick "
 	 "single-instance single_instance https http_host http_user http_pass http_s3_key "
@@ -114,7 +115,7 @@ static const struct bench_fio_option others[] = {
 	 "start the command there, or as that user"},
 };
 
-/* Engines of fio that are not a way to move bytes to and from a drive here. */
+/* fio's engines that spillway does not run. */
 static const char engines[] =
 	"cpuio cpp_null dev-dax dfs e4defrag exec falloc filecreate filestat filedelete ftruncate "
 	"gfapi gfapi_async http ime_psync ime_psyncv ime_aio libcufile libhdfs libiscsi libpmem "

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/job.c - what follows from a job's options, and the words for it */
+/* tools/bench/job.c - properties that follow from a job's options, and their names */
 #include "tools/bench/bench.h"
 
 #include <string.h>

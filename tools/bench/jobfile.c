@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/bench/jobfile.c - fio's job files
+ * tools/bench/jobfile.c - read fio's job files
  *
- * Sections in brackets are jobs, [global] sections are what the jobs after them start from. A line
+ * Sections in brackets are jobs; [global] sections set the defaults of the jobs after them. A line
  * is "name=value" or, for flags, "name". A semicolon or hash begins a comment anywhere in a line.
- * ${NAME} is replaced by the environment variable. "include FILE" stands for the lines of a file
- * that has no sections.
+ * ${NAME} is replaced by the environment variable. "include FILE" inserts the lines of a file
+ * without sections.
  *
- * inih does not fit: it has no keys without a value (unless built so, and Debian's is not), takes
- * an indented line as a continuation of the one before, and a semicolon as a comment only after a
- * blank.
+ * The library inih does not fit: it has no keys without a value (Debian builds it so), takes an
+ * indented line as a continuation, and a semicolon as a comment only after a blank.
  */
 #include "tools/bench/bench.h"
 
@@ -35,26 +34,26 @@ struct reader {
 		NO_SECTION,
 		IN_GLOBAL,
 		IN_JOB,
-		/* after brackets that name none: options are looked at, and go nowhere */
+		/* after brackets without a name: options are checked, then dropped */
 		IN_NO_JOB,
-		IN_UNWANTED, /* another than --section says */
+		IN_UNWANTED, /* a section that --section excludes */
 	} section;
 	unsigned section_line;
-	/* an option lacks its value: what the job is like cannot be told */
+	/* a value could not be read, so the job cannot be checked */
 	bool global_spoilt, spoilt;
 	void (*tell)(const char *fault);
 	unsigned faults;
-	int result;      /* of the last one */
-	char words[512]; /* its */
-	/* of the section; of no account if its engine is not ours, which a later line may say */
+	int result;      /* error of the last fault */
+	char words[512]; /* message of the last fault */
+	/* faults of the section; dropped if a later line names an engine that is not spillway's */
 	struct {
 		int error;
 		char *words;
 	} pending[FAULTS_MAX];
 	unsigned pending_count;
-	/* of a section that was left out: what comes after it still begins later */
+	/* set in a section that was left out: the jobs after it still begin later */
 	bool stonewall, new_group;
-	bool included; /* these lines are another file's */
+	bool included; /* the current lines come from an included file */
 };
 
 static int complain(struct reader *reader, int error, const char *words)
@@ -70,7 +69,7 @@ static int complain(struct reader *reader, int error, const char *words)
 	return error == -ENOMEM || reader->faults == FAULTS_MAX ? error : 0;
 }
 
-/* The fault's words are in spw_last_error(). Return: 0: go on reading; or an error. */
+/* Note the fault in spw_last_error(). Return: 0 to go on reading; or an error. */
 static int note(struct reader *reader, int error)
 {
 	(void)spw_error(error, "%s:%u: %s", reader->path, reader->line, spw_last_error());
@@ -83,7 +82,7 @@ static int note(struct reader *reader, int error)
 	return 0;
 }
 
-/* @tell: else they are forgotten. */
+/* Settle the pending faults of a section. @tell: report them, or else drop them */
 static int settle_pending(struct reader *reader, bool tell)
 {
 	int result = 0;
@@ -152,7 +151,7 @@ void bench_plan_free(struct bench_plan *plan)
 	plan->count = plan->left_out_count = 0;
 }
 
-/* Cut the comment and the blanks at both ends. Return: the first character that counts. */
+/* Cut the comment, and blanks at both ends. Return: the first character left. */
 static char *trim(char *line)
 {
 	char *end;
@@ -222,7 +221,7 @@ static int end_job(struct reader *reader)
 	return result == 0 ? settle_pending(reader, true) : result;
 }
 
-/* The section that ends here. A job is complete only now. */
+/* End the current section. A job is complete only here. */
 static int end_section(struct reader *reader)
 {
 	int result = reader->section == IN_JOB ? end_job(reader) : 0;
@@ -283,7 +282,7 @@ static int set_option(struct reader *reader, const char *line)
 		result = bench_option_set(global ? reader->global : &reader->job, name, value);
 		known = bench_option_exists(name);
 	}
-	/* Its value is unknown, so the job's other faults are, too. */
+	/* The option's value is unknown, so the job cannot be checked further. */
 	if (result != 0 && known)
 		*(global ? &reader->global_spoilt : &reader->spoilt) = true;
 	return result;
@@ -291,7 +290,7 @@ static int set_option(struct reader *reader, const char *line)
 
 static int read_file(struct reader *reader, const char *path);
 
-/* As fio: a name is looked for here, else beside the file that has the line. */
+/* Include a file, found as in fio: in the current folder, or beside the including file. */
 static int include(struct reader *reader, const char *line)
 {
 	char expanded[LINE_BYTES_MAX], beside[LINE_BYTES_MAX * 2];
@@ -378,7 +377,7 @@ static int read_file(struct reader *reader, const char *path)
 		return spw_error(-EINVAL, "include: cannot open %s: %s", path, strerror(errno));
 	if (!file)
 		return spw_error_errno(-errno, "cannot open job file %s", path);
-	/* A device has no end, and a pipe is what a job file itself may be. */
+	/* Refuse devices, which have no end, and pipes. Only the job file itself may be a pipe. */
 	if (reader->included && (fstat(fileno(file), &status) != 0 || !S_ISREG(status.st_mode)))
 		result = spw_error(-EINVAL, "%s is not a plain file", path);
 	else

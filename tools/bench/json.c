@@ -11,7 +11,7 @@
 
 static void set(json_t *object, const char *key, json_t *value)
 {
-	/* Out of memory leaves the key out; tool_print_json() reports an unusable document. */
+	/* Out of memory omits the key; tool_print_json() reports an unusable document. */
 	(void)json_object_set_new(object, key, value);
 }
 
@@ -45,7 +45,7 @@ static json_t *histogram_json(const struct spw_histogram *histogram)
 	return object;
 }
 
-/* As in fio: samples of the bandwidth are KiB/s; bw_agg is a percentage of all jobs. */
+/* Set the samples as in fio: the bandwidth in KiB/s; bw_agg as a percentage of all jobs. */
 static void set_samples(json_t *object, const struct bench_direction_stats *stats,
 			double bandwidth_all)
 {
@@ -78,7 +78,7 @@ static json_t *direction_json(const struct bench_direction_stats *stats)
 	set(object, "iops", json_real(seconds > 0 ? (double)stats->ios / seconds : 0));
 	set_count(object, "runtime", stats->ios > 0 ? stats->runtime_ns / 1000000 : 0);
 	set_count(object, "total_ios", stats->ios);
-	set_count(object, "short_ios", 0); /* the engine continues what was cut short */
+	set_count(object, "short_ios", 0); /* the engine continues short transfers */
 	set_count(object, "drop_ios", 0);
 	set(object, "slat_ns", summary_json(&stats->submit_ns));
 	set(object, "clat_ns", histogram_json(&stats->complete_ns));
@@ -160,7 +160,7 @@ static json_t *left_out_json(const struct bench_plan *plan)
 	return array;
 }
 
-/* What fio has no word for. */
+/* Results for which fio has no key. */
 static json_t *own_json(const struct bench_entry *entry)
 {
 	const struct bench_stats *stats = &entry->stats;

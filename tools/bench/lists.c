@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/lists.c - values of several parts as fio writes them: "4k,8k", "4k/10:64k/90" */
+/* tools/bench/lists.c - parse values of several parts in fio's syntax: "4k,8k", "4k/10:64k/90" */
 #include "tools/bench/bench.h"
 
 #include <ctype.h>
@@ -12,7 +12,7 @@
 
 #define PART_BYTES 4096
 
-/* Cut @text at the first of @ends. Return: the rest behind it; NULL: there is none. */
+/* Copy @text up to the first of @ends to @part. Return: the rest after it, or NULL. */
 static const char *cut(const char *text, const char *ends, char *part, size_t part_bytes)
 {
 	size_t len = strcspn(text, ends);
@@ -21,7 +21,7 @@ static const char *cut(const char *text, const char *ends, char *part, size_t pa
 	return text[len] == '\0' ? NULL : text + len + 1;
 }
 
-/* The third is of trims. */
+/* fio allows a third value, for trims. */
 int bench_parse_pair(const char *text, bench_parse_part *parse, void *context)
 {
 	static char part[PART_BYTES]; /* options are parsed by one thread */
@@ -36,14 +36,14 @@ int bench_parse_pair(const char *text, bench_parse_part *parse, void *context)
 		if (part[0] == '\0' || i == 2)
 			continue;
 		result = parse(context, i, part);
-		/* One value is for both directions. */
+		/* A single value is for both directions. */
 		if (alone && result == 0)
 			result = parse(context, BENCH_DIR_WRITE, part);
 	}
 	return text && result == 0 ? spw_error(-EINVAL, "more than three values") : result;
 }
 
-/* What has no percent shares what the others leave. */
+/* Divide the rest of the 100 percent among shares without a percentage. */
 static int share_the_rest(struct bench_share *shares, unsigned count, unsigned open)
 {
 	uint32_t sum = 0, first_more;
@@ -54,7 +54,7 @@ static int share_the_rest(struct bench_share *shares, unsigned count, unsigned o
 		return spw_error(-EINVAL, "the shares add up to %u of 100", sum);
 	if (open == 0)
 		return 0;
-	/* fio drops what does not divide; then some draws would have no share. */
+	/* Distribute the remainder, which fio drops; some draws would then have no share. */
 	first_more = (100 - sum) % open;
 	for (unsigned i = 0; i < count; i++)
 		if (shares[i].percent == UINT32_MAX) {
@@ -64,7 +64,7 @@ static int share_the_rest(struct bench_share *shares, unsigned count, unsigned o
 	return 0;
 }
 
-/* "VALUE/PERCENT"; or, of zones, "PERCENT/VALUE". */
+/* Parse "VALUE/PERCENT"; or, for zones, "PERCENT/VALUE". */
 static int parse_share(const char *part, bool percent_first, struct bench_share *share,
 		       bool *last_open)
 {
@@ -87,7 +87,7 @@ static int parse_share(const char *part, bool percent_first, struct bench_share 
 	return result == 0 && !*last_open ? bench_parse_size(value, &share->value) : result;
 }
 
-/* Return: how many; or -EINVAL, -ERANGE. */
+/* Return: the number of shares; or -EINVAL, -ERANGE. */
 static int parse_shares(const char *text, bool percent_first, struct bench_share *shares,
 			bool *rest)
 {
@@ -132,7 +132,7 @@ int bench_parse_split(const char *text, struct bench_lengths *lengths)
 	return 0;
 }
 
-/* The values become ends: of each zone the sum of all up to it. */
+/* Parse zones. Their sizes are replaced by their ends, the sums of all sizes so far. */
 int bench_parse_zones(const char *text, bool bytes, struct bench_share *zones,
 		      unsigned *zones_count)
 {
@@ -156,7 +156,7 @@ int bench_parse_zones(const char *text, bool bytes, struct bench_share *zones,
 	return 0;
 }
 
-/* "4k-64k" or, as old job files have it, "4k:64k". */
+/* Parse "4k-64k" or, as in old job files, "4k:64k". */
 int bench_parse_range(const char *text, struct bench_lengths *lengths)
 {
 	char least[32];
@@ -180,7 +180,7 @@ int bench_parse_real(const char *text, double *value)
 	return 0;
 }
 
-/* "0-3,5". */
+/* Parse a list of CPUs: "0-3,5". */
 int bench_parse_cpus(const char *text, cpu_set_t *cpus)
 {
 	CPU_ZERO(cpus);
@@ -208,7 +208,7 @@ int bench_parse_cpus(const char *text, cpu_set_t *cpus)
 
 /* ---- Patterns -------------------------------------------------------------------------------- */
 
-/* As it is read, from left to right; a digit alone is the first. */
+/* Parse a hexadecimal number: bytes from left to right; an odd digit comes first. */
 static int parse_hex(const char **text, struct bench_pattern *pattern)
 {
 	size_t digits = strspn(*text + 2, "0123456789abcdefABCDEF"), bytes = (digits + 1) / 2;
@@ -242,7 +242,7 @@ static int parse_word(const char **text, struct bench_pattern *pattern)
 	return 0;
 }
 
-/* As this machine keeps it. */
+/* Parse a decimal number: its bytes in this machine's order. */
 static int parse_decimal(const char **text, struct bench_pattern *pattern)
 {
 	char digits[32];
@@ -286,7 +286,7 @@ void bench_pattern_fill(const struct bench_pattern *pattern, void *bytes, size_t
 {
 	size_t done = SPW_MIN(len, pattern->len);
 
-	/* What is there doubles, in whole patterns. */
+	/* Double the filled part until the buffer is full. */
 	memcpy(bytes, pattern->bytes, done);
 	for (; done < len; done += SPW_MIN(done, len - done))
 		memcpy((char *)bytes + done, bytes, SPW_MIN(done, len - done));

@@ -11,7 +11,7 @@
 #define SAMPLE_NS 500000000u
 
 struct live {
-	uint64_t rates[BENCH_DIRECTIONS], iops[BENCH_DIRECTIONS]; /* now, of all workers */
+	uint64_t rates[BENCH_DIRECTIONS], iops[BENCH_DIRECTIONS]; /* current, of all workers */
 };
 
 static uint64_t load(const _Atomic uint64_t *value)
@@ -19,13 +19,13 @@ static uint64_t load(const _Atomic uint64_t *value)
 	return atomic_load_explicit(value, memory_order_relaxed);
 }
 
-/* A count that was reset, at the end of the ramp, has no rate yet. */
+/* The rate between two counts; 0 if the count was reset, at the end of the ramp. */
 static uint64_t rate_of(uint64_t now, uint64_t before, double seconds)
 {
 	return now < before ? 0 : (uint64_t)((double)(now - before) / seconds);
 }
 
-/* Rates during the ramp are shown, but not sampled. */
+/* Add a worker's rates to the line, and to its samples unless it is in the ramp. */
 static void sample_worker(struct live *live, struct bench_worker *worker, uint64_t now_ns)
 {
 	struct bench_sample *last = &worker->sample;
@@ -51,7 +51,7 @@ static void sample_worker(struct live *live, struct bench_worker *worker, uint64
 	last->start_ns = start_ns;
 }
 
-/* The least finished of the workers decides. *@left_ns: 0 when it cannot be told. */
+/* The progress of the slowest worker. *@left_ns: set to the time left; 0 if not known */
 static double progress(struct bench_worker *workers, unsigned count, uint64_t now_ns,
 		       uint64_t *left_ns)
 {
@@ -101,7 +101,7 @@ static void draw(const struct live *live, struct bench_worker *workers, unsigned
 		      (uintmax_t)live->iops[BENCH_DIR_WRITE], left);
 }
 
-/* Return: whether all have ended, at once when they have, or at @until_ns (monotonic). */
+/* Wait until all workers have ended, or @until_ns (monotonic). Return: whether all have ended. */
 static bool await_end(struct bench_gate *gate, unsigned workers, uint64_t until_ns)
 {
 	struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
@@ -136,7 +136,7 @@ void bench_live_watch(const struct bench_run *run, struct bench_gate *gate,
 	}
 	if (drawn)
 		tool_progress_end();
-	/* The workers' own statistics are theirs until they have ended. */
+	/* Workers own their statistics until they have ended, so copy the samples only now. */
 	for (unsigned i = 0; i < count; i++)
 		for (unsigned j = 0; j < BENCH_DIRECTIONS; j++) {
 			workers[i].stats.direction[j].bandwidth_kib =

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/bench/null.c - drives that there are for one run alone, and that no transfer touches
+ * tools/bench/null.c - make null drives, which exist for one run and which no transfer reaches
  *
- * Each is a hollow file without a name: superblocks lie in it, no data, and it is gone with the
+ * Each is a sparse file without a name. It has superblocks but no data, and disappears with the
  * process, however that ends.
  */
 #include "tools/bench/bench.h"
@@ -18,7 +18,7 @@
 #include "util/util.h"
 
 #define DRIVE_BYTES (UINT64_C(4) << 30)
-#define SPARE_BYTES (UINT64_C(64) << 20) /* for superblocks, and what replacing needs */
+#define SPARE_BYTES (UINT64_C(64) << 20) /* for superblocks, and room to replace objects */
 
 static const char *folder_of_temporaries(void)
 {
@@ -27,7 +27,10 @@ static const char *folder_of_temporaries(void)
 	return folder && folder[0] != '\0' ? folder : "/var/tmp";
 }
 
-/* Reopened read-only: an open writable descriptor would look like a process that writes to it. */
+/*
+ * Make a file and reopen it read-only: a writable descriptor would look like a process that writes
+ * to the drive.
+ */
 static int make_file(uint64_t bytes)
 {
 	const char *folder = folder_of_temporaries();
@@ -46,7 +49,7 @@ static int make_file(uint64_t bytes)
 					 SPW_SIZE_TEXT(bytes), folder);
 }
 
-/* Twice what the job works on, so that all patterns have room; more costs nothing. */
+/* Twice the job's working set, so that all patterns have room; sparse files cost nothing. */
 static uint64_t drive_bytes(const struct bench_job *job)
 {
 	uint64_t needed = job->size_bytes * job->numjobs / job->drives;
@@ -65,7 +68,7 @@ static int format(const struct bench_job *job, const struct bench_null *null, un
 			       null->fds[first + i]);
 		paths[i] = names[i];
 	}
-	/* Without a log: that hollow files have no space below them is meant here. */
+	/* Without a log, as the warning that sparse files lack space does not matter here. */
 	spw_format_opts_init(&opts, sizeof(opts));
 	opts.partitions = job->numjobs;
 	return spw_format(paths, job->drives, &opts, NULL);

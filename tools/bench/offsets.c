@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/offsets.c - numbers that look random and can be had again */
+/* tools/bench/offsets.c - repeatable random numbers and permutations */
 #include "tools/bench/bench.h"
 
 #include <errno.h>
@@ -70,7 +70,7 @@ static uint64_t permute(const struct bench_shuffle *shuffle, uint64_t value)
 
 uint64_t bench_shuffle_at(const struct bench_shuffle *shuffle, uint64_t index)
 {
-	/* Cycle walking: numbers beyond the slots are permuted on, and come back. */
+	/* Cycle walking: permute again until the number is one of the slots. */
 	do
 		index = permute(shuffle, index);
 	while (index >= shuffle->slots);
@@ -79,6 +79,6 @@ uint64_t bench_shuffle_at(const struct bench_shuffle *shuffle, uint64_t index)
 
 uint64_t bench_percent_of(uint64_t whole, uint32_t percent)
 {
-	/* In two steps: the product of large sizes does not fit. */
+	/* In two steps, as the product of large sizes does not fit into 64 bits. */
 	return whole / 100 * percent + whole % 100 * percent / 100;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/options.c - the options of a job: one table for command line, job files, help */
+/* tools/bench/options.c - the table of a job's options, for the command line, job files and help */
 #include "tools/bench/bench.h"
 
 #include <errno.h>
@@ -16,10 +16,10 @@ struct choice {
 struct option {
 	const char *name, *alias; /* with underscores, as in job files */
 	int (*set)(void *field, const struct option *option, const char *value);
-	size_t offset;     /* of the field; 0: the whole job */
-	uint64_t min, max; /* of flags and counts; for text: bytes of the array */
+	size_t offset;     /* offset of the field; 0: the setter gets the whole job */
+	uint64_t min, max; /* limits of flags and counts; for text: max is the size of the array */
 	const struct choice *choices;
-	const char *argument, *help; /* argument NULL: a flag, whose value may be left out */
+	const char *argument, *help; /* argument NULL: a flag, whose value is optional */
 };
 
 static const struct choice rw_choices[] = {
@@ -39,7 +39,7 @@ static const struct choice verify_choices[] = {
 	{"none", BENCH_VERIFY_NONE},
 	{NULL, 0},
 };
-/* In place of these, whose names fio has, xxh3 checks; and its own of crc32c is one of ours. */
+/* fio's other checksums, which xxh3 replaces; crc32c is supported. */
 static const char *const other_checksums[] = {
 	"md5",  "crc64",    "crc32",    "crc16",    "crc7",     "xxhash", "sha512", "sha256",
 	"sha1", "sha3-224", "sha3-256", "sha3-384", "sha3-512", "meta",   NULL};
@@ -47,12 +47,12 @@ static const struct choice backend_choices[] = {
 	{"auto", SPW_BACKEND_AUTO},     {"io_uring", SPW_BACKEND_IO_URING},
 	{"libaio", SPW_BACKEND_LIBAIO}, {"nvme", SPW_BACKEND_NVME},
 	{"vfio", SPW_BACKEND_VFIO},     {NULL, 0}};
-/* As fio calls them. */
+/* fio's names of the backends. */
 static const struct choice engine_choices[] = {{"io_uring", SPW_BACKEND_IO_URING},
 					       {"libaio", SPW_BACKEND_LIBAIO},
 					       {"io_uring_cmd", SPW_BACKEND_NVME},
 					       {NULL, 0}};
-/* One transfer at a time, whatever the depth. */
+/* fio's engines with one transfer at a time, whatever the depth. */
 static const char *const synchronous_engines[] = {"sync",   "psync",   "vsync",
 						  "pvsync", "pvsync2", NULL};
 static const struct choice exit_choices[] = {{"group", BENCH_EXIT_GROUP},
@@ -80,7 +80,7 @@ const char *bench_backend_name(uint32_t backend)
 
 /* ---- Values ---------------------------------------------------------------------------------- */
 
-/* The words of what parsing a value gave, with the option's name. Return: @result. */
+/* Add the option's name to the error of parsing its value. Return: @result. */
 static int named(const struct option *option, int result)
 {
 	return result == 0 ? 0 : spw_error(result, "%s: %s", option->name, spw_last_error());
@@ -99,7 +99,7 @@ static int set_flag(void *field, const struct option *option, const char *value)
 	return 0;
 }
 
-/* What spillway does not do: 0 alone. */
+/* Set a flag for something that spillway does not do: only 0 is accepted. */
 static int set_never(void *field, const struct option *option, const char *value)
 {
 	bool on;
@@ -141,7 +141,7 @@ static int set_bool_choice(void *field, const struct option *option, const char 
 	return result;
 }
 
-/* "read" or, for sequential kinds, "read:-2m": how far to skip after each transfer. */
+/* Set rw: "read" or, for sequential kinds, "read:-2m" to skip after each transfer. */
 static int set_rw(void *field, const struct option *option, const char *value)
 {
 	struct bench_job *job = field;
@@ -182,7 +182,7 @@ static int set_count(void *field, const struct option *option, const char *value
 	return named(option, result);
 }
 
-/* fio counts in thousands here: "1m" blocks are 1024 times 1024. */
+/* Set a count of blocks with a unit, as in fio: "1m" is 1024 times 1024 blocks. */
 static int set_backlog(void *field, const struct option *option, const char *value)
 {
 	uint64_t count;
@@ -237,7 +237,7 @@ static int set_text(void *field, const struct option *option, const char *value)
 	return 0;
 }
 
-/* "null" or "null=6g": how fast each of the drives is. */
+/* Set null: "null", or "null=6g" with the rate of each drive. */
 static int set_null(void *field, const struct option *option, const char *value)
 {
 	struct bench_job *job = field;
@@ -247,7 +247,7 @@ static int set_null(void *field, const struct option *option, const char *value)
 	return value ? set_size(&job->null_bytes_per_second, option, value) : 0;
 }
 
-/* There is one way to stripe; others were options once. */
+/* Accept the only way to stripe. Older versions had others. */
 static int set_stripe(void *field, const struct option *option, const char *value)
 {
 	(void)field;
@@ -260,13 +260,13 @@ static int set_stripe(void *field, const struct option *option, const char *valu
 				 : "");
 }
 
-/* Both directions have their own; what is smallest and largest of all is the job's. */
+/* Set the sizes of one direction, and the smallest and largest of both. */
 static void set_lengths(struct bench_job *job, unsigned direction,
 			const struct bench_lengths *lengths)
 {
 	struct bench_lengths other = bench_job_lengths(job, !direction);
 
-	/* As fio: shares stay, whatever else is said before them or after. */
+	/* As in fio, shares are kept, whatever other sizes are set before or after. */
 	if (job->lengths[direction].count > 0 && lengths->count == 0)
 		return;
 	job->lengths[!direction] = other;
@@ -383,7 +383,7 @@ static int set_mix_of_writes(void *field, const struct option *option, const cha
 	return result;
 }
 
-/* The size that "N%" of it would be is not known yet. */
+/* Set a size or "N%". The percentage is kept, as the size of the whole is not known yet. */
 static int set_bytes_or_percent(uint64_t *bytes, uint32_t *percent, const struct option *option,
 				const char *value)
 {
@@ -415,7 +415,7 @@ static int set_io_size(void *field, const struct option *option, const char *val
 	return set_bytes_or_percent(&job->io_bytes, &job->io_percent, option, value);
 }
 
-/* A size that every file has: of a range fio draws one. */
+/* Set the size of every file. fio would draw sizes from a range; that is refused. */
 static int set_file_size(void *field, const struct option *option, const char *value)
 {
 	if (strchr(value, '-'))
@@ -423,7 +423,7 @@ static int set_file_size(void *field, const struct option *option, const char *v
 	return set_size(field, option, value);
 }
 
-/* ---- What job files say of the whole job ----------------------------------------------------- */
+/* ---- Options of the whole job ----------------------------------------------------- */
 
 static void remark(struct bench_job *job, enum bench_remark remark, bool on)
 {
@@ -502,7 +502,7 @@ static const struct choice spread_choices[] = {{"random", BENCH_SPREAD_EVEN},
 					       {"zoned_abs", BENCH_SPREAD_ZONES_BYTES},
 					       {NULL, 0}};
 
-/* "1.2" or "1.2:0.5": the parameter, and where its center is. */
+/* Parse "1.2" or "1.2:0.5": the parameter of a distribution, and its center. */
 static int parse_spread_values(struct bench_job *job, const char *values)
 {
 	char theta[32];
@@ -557,7 +557,7 @@ static int set_spread(void *field, const struct option *option, const char *valu
 	return named(option, result == 0 ? check_spread(job) : result);
 }
 
-/* "iops:10%", "bw_slope:1m". */
+/* Set when a rate is steady: "iops:10%", "bw_slope:1m". */
 static int set_steady(void *field, const struct option *option, const char *value)
 {
 	struct bench_job *job = field;
@@ -594,7 +594,7 @@ static int set_duration(void *field, const struct option *option, const char *va
 	return result;
 }
 
-/* "5" or "5-10": fio draws one between them. */
+/* Set a delay: "5", or "5-10" for a random one between, as in fio. */
 static int set_delay(void *field, const struct option *option, const char *value)
 {
 	struct bench_job *job = field;
@@ -621,7 +621,7 @@ static int set_cpus(void *field, const struct option *option, const char *value)
 	return named(option, result);
 }
 
-/* Where buffers lie: on one node, or wherever the system puts them. */
+/* Set the NUMA node of the buffers, or leave it to the system. */
 static int set_memory_policy(void *field, const struct option *option, const char *value)
 {
 	struct bench_job *job = field;
@@ -823,7 +823,7 @@ static const struct option options[] = {
 	 "run and allocate on this node"},
 };
 
-#define DEFAULT_SEED UINT64_C(0x89be21d6c4a53f17) /* constant: a run can be repeated */
+#define DEFAULT_SEED UINT64_C(0x89be21d6c4a53f17) /* constant, so that a run can be repeated */
 
 void bench_job_init(struct bench_job *job)
 {
@@ -892,7 +892,7 @@ static int unknown_option(const char *name)
 		"option '%s' is not supported; 'spillway bench --help' lists those that are", name);
 }
 
-/* One that no job acts on. Refused ones may be switched off. */
+/* Handle an option without effect, or a refused one, which may only be switched off. */
 static int set_other(struct bench_job *job, const struct bench_fio_option *other, const char *name,
 		     const char *value)
 {
@@ -900,7 +900,7 @@ static int set_other(struct bench_job *job, const struct bench_fio_option *other
 
 	if (other->verdict == BENCH_FIO_REFUSED && !off)
 		return spw_error(-EINVAL, "option '%s' is not supported: %s", name, other->why);
-	/* fio's other way to submit is the one that we have. */
+	/* "inline" submission is the only one here. */
 	if (value && strcmp(value, "inline") == 0)
 		off = true;
 	if (other->remark < BENCH_REMARKS)
@@ -923,7 +923,7 @@ int bench_option_set(struct bench_job *job, const char *name, const char *value)
 	return option->set((char *)job + option->offset, option, value);
 }
 
-/* As on the command line. */
+/* Write an option's name as on the command line, with dashes. */
 static void write_name(const struct option *option, char *name, size_t len)
 {
 	(void)snprintf(name, len, "%s", option->name);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/place.c - where a worker's thread runs and its memory lies, and with what priority */
+/* tools/bench/place.c - set CPUs, memory node and priority of a worker's thread */
 #include "tools/bench/bench.h"
 
 #include <errno.h>
@@ -42,7 +42,7 @@ static int run_on_nodes(const struct bench_job *job)
 	return result;
 }
 
-/* With split, one of them, by turns. */
+/* Run on the job's CPUs; with cpus_split each worker on one of them, in turn. */
 static int run_on_cpus(const struct bench_worker *worker)
 {
 	const struct bench_job *job = worker->job;

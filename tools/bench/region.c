@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/bench/region.c - which transfer of a file is next, in fio's order
+ * tools/bench/region.c - choose the next transfer of a file, in fio's order
  *
- * Blocks of one size that each come once are shuffled by a key, which takes no memory. Where sizes
- * differ a bit for each unit says what was touched: a transfer begins at the next free unit after a
- * random one and ends where its drawn size does, or the free units do, as in fio. So both give as
- * many transfers of each size.
+ * Blocks of one size that are used once are shuffled by a key, without memory. If sizes differ, a
+ * bitmap has the used units: as in fio, a transfer begins at the next free unit after a random one,
+ * and ends after its drawn size or at the next used unit. So the numbers of transfers of each size
+ * are as in fio.
  */
 #include "tools/bench/bench.h"
 
@@ -28,7 +28,7 @@ static int check_multiple(const struct bench_job *job, const char *path, const c
 			 job->name, option, (uintmax_t)value, block, path);
 }
 
-/* Steps over zones never leave what 64 bits hold. */
+/* Limits zones, so that steps over them do not overflow 64 bits. */
 #define ZONE_BYTES_MAX (UINT64_C(1) << 61)
 
 static int check_zones(const struct bench_job *job, const char *path, uint32_t block)
@@ -74,7 +74,7 @@ static int check_blocks(const struct bench_region *region, const struct bench_jo
 	return result;
 }
 
-/* How many bytes of a file a job uses. */
+/* Compute how many bytes of a file a job uses. */
 static int use_of(const struct bench_job *job, const char *path, uint64_t file_bytes,
 		  unsigned files, uint64_t unit, uint64_t *used)
 {
@@ -103,7 +103,7 @@ static uint64_t units_in(const struct bench_region *region)
 	return region->len_bytes / region->unit_bytes;
 }
 
-/* Places where the smallest transfer of a direction fits. */
+/* The number of offsets at which the smallest transfer of a direction fits. */
 static uint64_t blocks_of(const struct bench_region *region, unsigned direction)
 {
 	uint64_t align = region->align_bytes[direction], min = region->lengths[direction].min;
@@ -139,10 +139,10 @@ static bool is_one_size(const struct bench_region *region)
 	       region->random_percent[1] == 100;
 }
 
-/* How its random transfers are chosen. */
+/* Set up how the region's random transfers are chosen. */
 static int choose_random(struct bench_region *region, const struct bench_job *job)
 {
-	/* A distribution visits some blocks more often than others: zones alone have a map. */
+	/* A distribution repeats blocks; of these only zones keep a map of used units. */
 	bool repeats = job->norandommap ||
 		       (job->spread != BENCH_SPREAD_EVEN && job->spread < BENCH_SPREAD_ZONES);
 
@@ -186,7 +186,7 @@ int bench_region_place(struct bench_region *region, const struct bench_job *job,
 
 		region->lengths[i] = lengths;
 		region->align_bytes[i] = job->align_bytes[other ? !i : i];
-		/* Each block once: they lie side by side. */
+		/* Without repetition blocks are adjacent. */
 		if (region->align_bytes[i] == 0 ||
 		    (!job->norandommap && region->align_bytes[i] < lengths.min))
 			region->align_bytes[i] = lengths.min;
@@ -246,7 +246,7 @@ void bench_region_start_pass(struct bench_region *region, uint64_t pass)
 
 /* ---- Lengths --------------------------------------------------------------------------------- */
 
-/* Of a list the drawn one, or a later one that fits. 0: none of these. */
+/* The drawn size of a list, or the next of the list that fits. Return: 0 if none fits. */
 static uint64_t draw_share(const struct bench_lengths *lengths, uint64_t draw, uint64_t room)
 {
 	uint64_t sum = 0;
@@ -260,7 +260,7 @@ static uint64_t draw_share(const struct bench_lengths *lengths, uint64_t draw, u
 	return 0;
 }
 
-/* What does not fit into the room is drawn again. Return: 0: nothing fits. */
+/* Draw a size that fits into @room. Return: 0 if none fits. */
 static uint64_t draw_len(struct bench_region *region, unsigned direction, uint64_t room)
 {
 	const struct bench_lengths *lengths = &region->lengths[direction];
@@ -286,7 +286,7 @@ static bool is_used(const struct bench_region *region, uint64_t unit)
 	return region->used[unit / WORD_BITS] >> unit % WORD_BITS & 1;
 }
 
-/* From @unit on, and past the end from the start. Return: UINT64_MAX: there is none. */
+/* Find a free unit from @unit on, wrapping at the end. Return: UINT64_MAX if there is none. */
 static uint64_t next_free(const struct bench_region *region, uint64_t unit)
 {
 	uint64_t units = units_in(region), words = (units + WORD_BITS - 1) / WORD_BITS;
@@ -305,7 +305,7 @@ static uint64_t next_free(const struct bench_region *region, uint64_t unit)
 	return UINT64_MAX;
 }
 
-/* Marks units from @unit up to the first used one. Return: how many, at most @count. */
+/* Mark up to @count units from @unit to the first used one. Return: their number. */
 static uint64_t mark(struct bench_region *region, uint64_t unit, uint64_t count)
 {
 	uint64_t marked = 0, units = units_in(region);
@@ -315,7 +315,7 @@ static uint64_t mark(struct bench_region *region, uint64_t unit, uint64_t count)
 	return marked;
 }
 
-/* A free place, aligned if it can be. */
+/* Draw a free place, aligned if possible. */
 static bool draw_place(struct bench_region *region, unsigned direction, uint64_t *place)
 {
 	uint64_t align = region->align_bytes[direction], unit = region->unit_bytes, found;
@@ -344,7 +344,7 @@ static bool next_random(struct bench_region *region, unsigned direction, uint64_
 	}
 	if (!draw_place(region, direction, place))
 		return false;
-	/* With a map what does not fit is cut. */
+	/* With a map, a size that does not fit is cut. */
 	room = region->len_bytes - *place;
 	if (region->used)
 		room = SPW_MAX(room, region->lengths[direction].min);
@@ -358,7 +358,7 @@ static bool next_random(struct bench_region *region, unsigned direction, uint64_
 	return len > 0;
 }
 
-/* On to the next zone when zonesize is moved; until then over its range, again where it ends. */
+/* zonemode=strided: go to the next zone after zone_bytes; until then wrap in the zone's range. */
 static void stride(struct bench_region *region, unsigned direction)
 {
 	uint64_t *last = &region->last_bytes[direction];
@@ -375,8 +375,8 @@ static void stride(struct bench_region *region, unsigned direction)
 }
 
 /*
- * From where the direction's last transfer ended, and over what rw=...:N skips: forwards until the
- * end of the file and from its start again, backwards until the start and from the end.
+ * Get the next sequential transfer: from the end of the direction's last one, plus the skip of
+ * rw=...:N. Forward skips wrap at the end of the file, backward skips at its start.
  */
 static bool next_sequential(struct bench_region *region, unsigned direction, uint64_t *place,
 			    uint64_t *len_bytes)
@@ -394,13 +394,13 @@ static bool next_sequential(struct bench_region *region, unsigned direction, uin
 	at = last - start;
 	if (at != 0 && skip != 0) {
 		at += skip;
-		/* Before the start, too: it wraps. */
+		/* An offset before the start has wrapped to a large number, too. */
 		if (at >= file)
 			at = region->skip_bytes > 0 ? start : back_to + skip;
 	}
 	if (last >= file || at >= region->len_bytes)
 		return false;
-	/* Zones lie in all of the file. */
+	/* Zones may cover the whole file, not only the region. */
 	room = region->len_bytes - at;
 	if (region->strided && room > file - SPW_MIN(file, start + at))
 		room = file - SPW_MIN(file, start + at);
@@ -419,7 +419,7 @@ bool bench_region_next(struct bench_region *region, unsigned direction, uint64_t
 		return false;
 	if (random && region->random_percent[direction] < 100)
 		random = bench_random_next(&region->draw) % 100 < region->random_percent[direction];
-	/* Where sequence has come to the end, or is one in a random job, chance goes on. */
+	/* In a random job, go on at random if the sequential part has come to its end. */
 	if (!(random ? next_random(region, direction, &place, &len)
 		     : next_sequential(region, direction, &place, &len) ||
 			       (region->random && next_random(region, direction, &place, &len))))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/report.c - results as text, laid out like fio's, to be read beside them */
+/* tools/bench/report.c - print results as text, laid out like fio's */
 #include "tools/bench/bench.h"
 
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static const char *const binary_units[] = {"B", "KiB", "MiB", "GiB", "TiB", NULL
 static const char *const decimal_units[] = {"B", "kB", "MB", "GB", "TB", NULL};
 static const char *const plain_units[] = {"", "k", "M", "G", NULL};
 
-/* Four digits that matter, by powers of @base: 1600000 -> "1600k" */
+/* Format a number with four significant digits, in powers of @base: 1600000 -> "1600k" */
 static const char *short_number(double value, double base, const char *const units[], char *text)
 {
 	unsigned unit = 0;
@@ -33,7 +33,7 @@ static const char *short_number(double value, double base, const char *const uni
 #define DECIMAL(value) short_number(value, 1000, decimal_units, (char[NUMBER_BYTES]){0})
 #define PLAIN(value)   short_number(value, 1000, plain_units, (char[NUMBER_BYTES]){0})
 
-/* The unit in which a latency reads best. */
+/* Choose the unit of a latency. *@divisor: nanoseconds per unit */
 static const char *time_unit(double ns, double *divisor)
 {
 	*divisor = ns < 10000 ? 1 : ns < 10000000 ? 1e3 : 1e6;
@@ -112,7 +112,7 @@ static void print_latencies(FILE *out, const struct bench_stats *stats)
 {
 	static const char *const units[] = {"nsec", "usec", "msec"};
 	uint64_t classes[BENCH_LATENCY_CLASSES + 2], count = bench_latency_classes(stats, classes);
-	unsigned begun = 0; /* units, from 1 on */
+	unsigned begun = 0; /* numbers of units begun, from 1 */
 
 	for (unsigned i = 0; i < BENCH_LATENCY_CLASSES; i++) {
 		unsigned unit = i / (BENCH_LATENCY_CLASSES / SPW_ARRAY_LEN(units)) + 1;
@@ -151,7 +151,7 @@ static void print_entry(FILE *out, const struct bench_entry *entry)
 
 	(void)fprintf(out, "\n%s: (groupid=%u, jobs=%u): err=%2d", entry->job->name, entry->group,
 		      entry->workers, -stats->error);
-	/* All of it is said at the end, on standard error. */
+	/* The full message follows at the end, on standard error. */
 	if (stats->error != 0)
 		(void)fprintf(out, " (%s)", spw_strerror(stats->error));
 	(void)fputc('\n', out);
@@ -205,7 +205,7 @@ static void print_group_direction(FILE *out, const char *name, const struct benc
 	}
 	if (bytes == 0)
 		return;
-	/* As fio: all bytes of the group over the time of its longest job. */
+	/* As in fio: all bytes of the group divided by the time of its longest job. */
 	all = times_ms.max == 0 ? (double)rates.max : (double)bytes * 1000 / (double)times_ms.max;
 	(void)fprintf(out, "  %5s: bw=%s/s (%s/s), %s/s-%s/s, io=%s (%s), run=%ju-%jumsec\n", name,
 		      BINARY(all), DECIMAL(all), BINARY((double)rates.min),
@@ -220,7 +220,7 @@ static void print_group(FILE *out, const struct bench_entry *entries, int count,
 	print_group_direction(out, "WRITE", entries, count, group, BENCH_DIR_WRITE);
 }
 
-/* Even use of the drives is the point of a store: each drive's share, per job. */
+/* Print each drive's share of a job on a store, which should be even. */
 static void print_drives(const struct bench_run *run, FILE *out)
 {
 	for (unsigned i = 0; i < run->workers_count; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/run.c - the jobs of a command line: their threads, their order, an interrupt */
+/* tools/bench/run.c - bench_run(): run the jobs in threads, in their order, until an interrupt */
 #include "tools/bench/bench.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 
 /* ---- Workers --------------------------------------------------------------------------------- */
 
-/* What ends a job is said when it has ended, once: not also for each transfer in flight. */
+/* Log only warnings: the error that ends a job is reported once at its end, not per transfer. */
 static void log_warnings_alone(void *context, enum spw_log_level level, const char *message)
 {
 	if (level == SPW_LOG_WARNING)
@@ -49,7 +49,7 @@ static int add_workers(struct bench_run *run, unsigned job_index, unsigned group
 	return 0;
 }
 
-/* The name of an earlier job: neither of none, nor of one that waits for this one in turn. */
+/* Check wait_for: it must name an earlier job, so that jobs cannot wait for each other. */
 static int check_wait(const struct bench_run *run, unsigned number)
 {
 	const struct bench_job *job = &run->plan.jobs[number];
@@ -120,14 +120,14 @@ static int offset_job(struct bench_job *job, unsigned index)
 	return 0;
 }
 
-/* How much it is to move, of @total bytes in its regions. */
+/* Set how much a worker moves, of @total bytes in its regions. */
 static int set_limits(struct bench_worker *worker, uint64_t total)
 {
 	const struct bench_job *job = worker->job;
 	bool read_back = job->verify != BENCH_VERIFY_NONE && bench_rw_writes(job->rw);
 	uint64_t limit;
 
-	/* Its one sequence of directions is gone over again to verify it. */
+	/* Verifying repeats the job's single sequence of directions: it takes one file. */
 	if (read_back && bench_rw_reads(job->rw) && worker->devices_count > 1)
 		return spw_error(-EINVAL, "job %s: verify of rw=%s takes one file", job->name,
 				 bench_rw_name(job->rw));
@@ -145,7 +145,7 @@ static int set_limits(struct bench_worker *worker, uint64_t total)
 	return 0;
 }
 
-/* What does not fit is refused before any job has written anything. */
+/* Place a worker's regions. Those that do not fit are refused before any job writes. */
 static int place_regions(struct bench_worker *worker, struct bench_devices *devices)
 {
 	struct bench_job job = *worker->job;
@@ -184,7 +184,7 @@ static void *worker_main(void *argument)
 	return NULL;
 }
 
-/* CPU time of the process, kernel threads working for it included. @sign: 1 or -1. */
+/* Add or subtract the CPU time of the process, including its kernel threads. @sign: 1 or -1 */
 static void add_process_time(struct bench_run *run, int sign)
 {
 	struct rusage usage;
@@ -194,7 +194,7 @@ static void add_process_time(struct bench_run *run, int sign)
 	run->process_system_ns += (uint64_t)sign * bench_timeval_ns(&usage.ru_stime);
 }
 
-/* Just before it begins: a job before may have written what this one reads. */
+/* Find unwritten parts just before a job begins, as an earlier job may have written them. */
 static void look_for_unwritten(const struct bench_run *run, struct bench_worker *worker)
 {
 	const struct bench_job *job = worker->job;
@@ -220,7 +220,7 @@ static void look_for_unwritten(const struct bench_run *run, struct bench_worker 
 	}
 }
 
-/* The workers of one group, side by side. Preparing them (filling buffers) is not measured. */
+/* Run the workers of one wave at the same time. Preparation (filling buffers) is not measured. */
 static int run_wave(struct bench_run *run, unsigned first, unsigned count)
 {
 	struct bench_gate gate;

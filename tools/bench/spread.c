@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/bench/spread.c - where random transfers go: evenly, by a distribution, or by zones
+ * tools/bench/spread.c - draw blocks of random transfers: evenly, by a distribution, or by zones
  *
- * The same share of blocks is hot as often as under fio. Which they are is decided by the seed.
+ * The same share of blocks is hot, and as often, as in fio. The seed decides which blocks are hot.
  */
 #include "tools/bench/bench.h"
 
@@ -11,7 +11,7 @@
 
 #include "util/util.h"
 
-/* What a long series adds after these is not worth the time; fio ends it here, too. */
+/* Later terms of the series do not matter; fio ends it here, too. */
 #define ZIPF_TERMS_MAX 10000000u
 #define NORMAL_DRAWS   12u
 
@@ -74,7 +74,7 @@ static uint64_t draw_zones(const struct bench_spread *spread, struct bench_rando
 			break;
 		draw -= zone->percent;
 	}
-	/* A zone that is smaller than a block has none of its own. */
+	/* A zone smaller than a block has no block of its own. */
 	return end > begin ? begin + draw_below(random, end - begin)
 			   : SPW_MIN(begin, spread->blocks - 1);
 }

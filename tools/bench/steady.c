@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/steady.c - jobs that end when their rate is steady, by fio's two measures */
+/* tools/bench/steady.c - end jobs whose rate is steady, by fio's two measures */
 #include "tools/bench/bench.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 
 #define SECOND_NS UINT64_C(1000000000)
 
-/* By how much the mean changes from one second to the next, as the least squares have it. */
+/* The slope of the rate per second, by least squares. */
 static double slope_of(const double *rates, unsigned count)
 {
 	double sum_x = 0, sum_xx = 0, sum_y = 0, sum_xy = 0;
@@ -57,7 +57,7 @@ static void add_rate(struct bench_steady *steady, unsigned wanted, double rate)
 	steady->rates[steady->count++] = rate;
 }
 
-/* The first of @count workers keeps the rates of all. */
+/* Check the jobs of a group. The first of @count workers keeps the rates of all. */
 static void look(struct bench_worker *workers, unsigned count, uint64_t now_ns)
 {
 	const struct bench_job *job = workers[0].job;
@@ -73,7 +73,7 @@ static void look(struct bench_worker *workers, unsigned count, uint64_t now_ns)
 		steady->rates = calloc(wanted, sizeof(*steady->rates));
 	steady->time_ns = now_ns;
 	steady->moved = moved;
-	/* As fio: from the second after the ramp on. */
+	/* As in fio, rates count from the second after the ramp. */
 	if (!steady->rates || start_ns == 0 || moved < before ||
 	    now_ns - start_ns < job->steady_ramp_ns + SECOND_NS)
 		return;

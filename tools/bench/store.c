@@ -2,9 +2,9 @@
 /*
  * tools/bench/store.c - the loop of one job on a store
  *
- * Every worker opens one partition of its own, as a rank of a training job would, and drives it
- * inline: what it costs is on this thread. The working set is as many objects as fit the job's
- * size. A job is a sequence of phases:
+ * Every worker opens a partition of its own, as a rank of a training job would, and drives it
+ * inline, so all CPU time is spent in this thread. The working set is as many objects as fit the
+ * job's size. A job is a sequence of phases:
  *
  *   write             put the working set (time_based: free it and put it again)
  *   read, randread    put it unmeasured, then get it in reverse or shuffled order
@@ -36,8 +36,8 @@ struct state {
 	struct bench_worker *worker;
 	const struct bench_job *job;
 	struct spw_store *store;
-	spw_object *objects; /* the working set; 0: not there */
-	bool *busy;          /* a transfer of it is in flight */
+	spw_object *objects; /* the working set; 0: not put yet, or freed */
+	bool *busy;          /* by object: a transfer of it is in flight */
 	unsigned objects_count;
 	struct transfer *transfers;
 	struct transfer **idle, **completed;
@@ -45,7 +45,7 @@ struct state {
 	struct bench_timer timer;
 	struct bench_random random;
 	uint64_t now_ns;
-	bool freeing; /* the backward half of a step: objects die after their get */
+	bool freeing; /* in the backward half of a step, which frees objects after their get */
 };
 
 static void transfer_done(void *context, int res)
@@ -126,7 +126,7 @@ static int reap(struct state *state)
 	return result < 0 ? result : state->worker->stats.error;
 }
 
-/* Reaps until @idle transfers are idle. */
+/* Reap until at least @idle transfers are idle. */
 static int reap_until(struct state *state, unsigned idle)
 {
 	int result = 0;
@@ -141,7 +141,7 @@ static bool expired(struct state *state)
 	return bench_timer_expired(&state->timer, state->worker, state->now_ns);
 }
 
-/* Until a transfer is idle and the job's rate allows the next one, or the time is up. */
+/* Wait until a transfer is idle and the job's rate allows the next one, or the time is up. */
 static int wait_for_turn(struct state *state, unsigned direction)
 {
 	int result = reap_until(state, 1);
@@ -165,7 +165,7 @@ enum order {
 	SHUFFLED,
 };
 
-/* A transfer of every object; what is not there is not got. */
+/* Transfer every object once; objects that do not exist are not read. */
 static int transfer_all(struct state *state, unsigned direction, enum order order, uint64_t pass)
 {
 	unsigned count = state->objects_count;
@@ -198,7 +198,7 @@ static int free_all(struct state *state)
 	return result;
 }
 
-/* One training step. What the end of the run leaves behind is freed by closing the store. */
+/* Run one training step. Closing the store frees objects that remain at the end of the run. */
 static int step(struct state *state)
 {
 	int result = transfer_all(state, BENCH_DIR_WRITE, PUTTING, 0);
@@ -210,7 +210,7 @@ static int step(struct state *state)
 	return result;
 }
 
-/* Puts and gets side by side, each on an object of its own. */
+/* Run puts and gets at the same time, each on a different object. */
 static int mix(struct state *state)
 {
 	int result = 0;
@@ -224,7 +224,7 @@ static int mix(struct state *state)
 		result = wait_for_turn(state, direction);
 		if (result != 0 || expired(state))
 			break;
-		/* More objects than slots: there is always one that is not busy. */
+		/* There are more objects than transfers, so one is not busy. */
 		while (state->busy[object])
 			object = object + 1 == state->objects_count ? 0 : object + 1;
 		if (!get)
@@ -268,7 +268,7 @@ static int make_transfers(struct state *state)
 
 		if (result != 0)
 			return result;
-		/* Where a read brings nothing, each buffer has the bytes of each object. */
+		/* Null drives return no bytes, so all buffers and objects have the same. */
 		bench_random_fill(bench_mix(state->job->randseed, state->job->null ? 0 : i),
 				  transfer->buffer, state->job->object_bytes);
 		transfer->state = state;
@@ -277,7 +277,7 @@ static int make_transfers(struct state *state)
 	return 0;
 }
 
-/* As many objects as the size holds, or 3/4 of the partition: replacing needs room. */
+/* Make as many objects as fit the size, or 3/4 of the partition, as replacing needs room. */
 static int make_objects(struct state *state)
 {
 	const struct bench_job *job = state->job;
@@ -328,7 +328,7 @@ static int open_store(struct state *state)
 	opts.no_checksums = job->no_checksums;
 	opts.workers = job->workers;
 	opts.inline_mode = true;
-	/* Buffers of all transfers, beside the quarter that a store sets aside, and more. */
+	/* Room for all buffers, besides the quarter that a store reserves, and some spare. */
 	opts.arena_bytes =
 		spw_round_up(job->object_bytes, SPW_ARENA_GRANULE_BYTES) * job->iodepth / 3 * 4 +
 		ARENA_SPARE_BYTES;
@@ -353,7 +353,7 @@ static int set_up(struct state *state)
 		result = make_objects(state);
 	if (result == 0)
 		result = make_transfers(state);
-	/* Reading first needs something there; a step puts it itself. */
+	/* Jobs that begin with reads need objects; a training step puts its own. */
 	if (result == 0 && bench_rw_reads(state->job->rw) && state->job->rw != BENCH_RW)
 		result = transfer_all(state, BENCH_DIR_WRITE, PUTTING, 0);
 	return result;
@@ -361,7 +361,7 @@ static int set_up(struct state *state)
 
 static void tear_down(struct state *state)
 {
-	/* The store ends what is in flight after an error; its buffers go only then. */
+	/* After an error, closing the store ends transfers in flight: only then free buffers. */
 	if (state->store)
 		spw_store_close(state->store);
 	free(state->completed);
@@ -373,7 +373,7 @@ static void tear_down(struct state *state)
 
 /* ---- Results --------------------------------------------------------------------------------- */
 
-/* What each drive has moved since the last call. */
+/* Read what each drive has moved since the last call. */
 static int read_drives(struct state *state, struct spw_drive_stats *drives, unsigned count)
 {
 	int result = 0;
@@ -398,7 +398,7 @@ static int measure(struct state *state)
 	if (!worker->drives)
 		return spw_error(-ENOMEM, "out of memory");
 	result = read_drives(state, worker->drives, worker->devices_count);
-	/* What filled the store for a read job is not measured. */
+	/* Start measuring here: the puts for a read job do not count. */
 	bench_timer_begin(&state->timer, worker);
 	state->now_ns = state->timer.start_ns;
 	for (uint64_t pass = 0; result == 0 && !expired(state); pass++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/terse.c - results as fio's terse version 3: one line of fields per entry */
+/* tools/bench/terse.c - print results in fio's terse version 3: one line of fields per entry */
 #include "tools/bench/bench.h"
 
 #include <stdlib.h>
@@ -53,7 +53,7 @@ static void print_tail(FILE *out, const struct bench_stats *stats)
 		issued += stats->depth_levels[i];
 	for (unsigned i = 0; i < BENCH_DEPTH_LEVELS; i++)
 		(void)fprintf(out, ";%.1f%%", bench_percentage(stats->depth_levels[i], issued));
-	/* Version 3 begins with microseconds; what took less than 2 us is in the first class. */
+	/* Version 3 has no nanosecond classes: add them to the first microsecond class. */
 	for (unsigned i = 0; i < CLASSES_OF_A_UNIT; i++)
 		classes[CLASSES_OF_A_UNIT] += classes[i];
 	for (unsigned i = CLASSES_OF_A_UNIT; i < BENCH_LATENCY_CLASSES + 2; i++)

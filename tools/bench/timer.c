@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/timer.c - when a worker's measurement begins and ends, and what CPU time it took */
+/* tools/bench/timer.c - bench_timer: begin and end of a worker's measurement, rates, CPU time */
 #include "tools/bench/bench.h"
 
 #include <errno.h>
@@ -56,7 +56,7 @@ static bool has_least_rate(const struct bench_job *job)
 		job->rate_min_iops[1]) != 0;
 }
 
-/* Of the time since it was last looked at. */
+/* Check the least rate over the time since the last check. */
 static int check_least_rate(struct bench_timer *timer, struct bench_worker *worker, uint64_t now_ns)
 {
 	const struct bench_job *job = worker->job;
@@ -82,7 +82,7 @@ static int check_least_rate(struct bench_timer *timer, struct bench_worker *work
 	return result;
 }
 
-/* What was before is forgotten. The runtime begins after the ramp. */
+/* Begin the measurement, and drop earlier results. The runtime begins after the ramp. */
 static void measure_from(struct bench_timer *timer, struct bench_worker *worker, uint64_t now_ns)
 {
 	uint64_t runtime_ns = worker->job->runtime_ns;
@@ -91,7 +91,7 @@ static void measure_from(struct bench_timer *timer, struct bench_worker *worker,
 	(void)getrusage(RUSAGE_THREAD, &timer->usage); /* cannot fail with these arguments */
 	memset(&worker->stats, 0, sizeof(worker->stats));
 	bench_worker_live(worker);
-	/* What the rate would have allowed in the ramp is not made up for. */
+	/* Do not make up for transfers that the rate allowed before. */
 	for (unsigned i = 0; i < BENCH_DIRECTIONS; i++)
 		timer->due_ns[i] = timer->due_ns[i] > now_ns ? timer->due_ns[i] : now_ns;
 	timer->start_ns = now_ns;
@@ -99,7 +99,7 @@ static void measure_from(struct bench_timer *timer, struct bench_worker *worker,
 	memset(timer->checked_bytes, 0, sizeof(timer->checked_bytes));
 	memset(timer->checked_ios, 0, sizeof(timer->checked_ios));
 	timer->end_ns = runtime_ns > 0 && !ramping ? now_ns + runtime_ns : UINT64_MAX;
-	/* After the counts: a reader that sees the new time sees them reset. */
+	/* Store the time after the counts, so that a reader that sees it sees the counts reset. */
 	atomic_store(&worker->live_start_ns, ramping ? 0 : now_ns);
 }
 
@@ -135,7 +135,7 @@ void bench_timer_pace(struct bench_timer *timer, const struct bench_job *job, un
 {
 	double ns = (double)bytes * timer->ns_per_byte[direction] + timer->ns_per_io[direction];
 
-	/* Of a Poisson process the times between are distributed exponentially. */
+	/* The times between events of a Poisson process are distributed exponentially. */
 	if (job->rate_poisson && ns > 0)
 		ns *= -log(((double)(bench_random_next(&timer->random) >> 11) + 1) * 0x1p-53);
 	timer->due_ns[direction] += (uint64_t)ns;
@@ -207,7 +207,7 @@ unsigned bench_depth_level(unsigned in_flight)
 	return level < BENCH_DEPTH_LEVELS ? level : BENCH_DEPTH_LEVELS - 1;
 }
 
-/* fio's: none, up to 4, up to 8, ... up to 64, more. */
+/* fio's levels of batch sizes: 0, up to 4, up to 8 ... up to 64, more. */
 unsigned bench_batch_level(unsigned batch)
 {
 	unsigned level = 1;

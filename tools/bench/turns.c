@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/turns.c - what workers have to do with one another: waiting, ending, flow= */
+/* tools/bench/turns.c - how workers wait for one another, end one another, and share flows */
 #include "tools/bench/bench.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 
 /* ---- Waiting and ending ---------------------------------------------------------------------- */
 
-/* Whether the job that it waits for has ended. */
+/* Whether the job that this worker waits for has ended. */
 static bool may_begin(const struct bench_worker *worker)
 {
 	const struct bench_run *run = worker->run;
@@ -103,7 +103,7 @@ int bench_flows_make(struct bench_run *run)
 	return 0;
 }
 
-/* Ahead of the others by its weight: it waits until they have moved more. */
+/* Refuse a transfer if this worker is ahead of the others by its weight. */
 bool bench_flow_take(struct bench_worker *worker)
 {
 	struct bench_flow *flow = worker->flow;

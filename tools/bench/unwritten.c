@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/bench/unwritten.c - what of a drive was never written: it is answered without being read
+ * tools/bench/unwritten.c - find parts of a drive that were never written, which it answers without
+ * reading
  *
- * Of a file its holes say so, and of a loop device those of the file it shows; an NVMe drive counts
- * the blocks of a namespace that are in use, if only roughly. Nothing else can be asked.
+ * A file shows them as holes, and so does the file behind a loop device; an NVMe drive counts the
+ * blocks of a namespace that are in use, if only roughly. Other drives cannot be queried.
  */
 #include "tools/bench/bench.h"
 
@@ -19,7 +20,7 @@
 
 #include "util/util.h"
 
-/* Also of what lies beyond the file's end. */
+/* Count bytes in holes, and beyond the file's end. */
 static uint64_t holes_of(const char *path, uint64_t offset_bytes, uint64_t len_bytes)
 {
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -31,7 +32,7 @@ static uint64_t holes_of(const char *path, uint64_t offset_bytes, uint64_t len_b
 	while (at < end) {
 		off_t data = lseek(fd, at, SEEK_DATA), hole;
 
-		/* ENXIO: there are no more. */
+		/* ENXIO: there are no more data. */
 		if (data < 0 && errno != ENXIO)
 			holes = BENCH_UNWRITTEN_UNKNOWN;
 		if (data < 0 || data >= end)
@@ -62,7 +63,7 @@ static uint64_t unwritten_of_loop(dev_t number, uint64_t offset_bytes, uint64_t 
 	return holes_of(path, offset_bytes + strtoull(offset, NULL, 10), len_bytes);
 }
 
-/* At least: which blocks are in use is not told, only how many. */
+/* The least number of unwritten bytes: the drive tells how many blocks are in use, not which. */
 static uint64_t unwritten_of_nvme(const char *path, uint64_t len_bytes)
 {
 	struct spw_nvme_info info = {.size = sizeof(info)};

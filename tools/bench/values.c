@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/values.c - sizes, times and numbers as fio writes them */
+/* tools/bench/values.c - parse sizes, times and numbers in fio's syntax */
 #include "tools/bench/bench.h"
 
 #include <ctype.h>
@@ -10,7 +10,7 @@
 
 #include "util/util.h"
 
-/* The digits at the start of @text. *@rest is what follows them. */
+/* Parse the digits at the start of @text. *@rest: set to what follows them */
 static int parse_digits(const char *text, uint64_t *value, const char **rest)
 {
 	char *end;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/verify.c - blocks that prove where, when and by whom they were written */
+/* tools/bench/verify.c - fill and check blocks whose headers prove offset, generation and seed */
 #include "tools/bench/bench.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 
 #include "util/util.h"
 
-/* "spwblock", and the same with the kind of checksum at the end. */
+/* "spwblock"; the kind of checksum is added to the last letter. */
 #define UNIT_MAGIC UINT64_C(0x6b636f6c62777073)
 
 static uint64_t magic_of(enum bench_verify checksum)
@@ -20,7 +20,7 @@ static uint64_t magic_of(enum bench_verify checksum)
 	return UNIT_MAGIC + ((uint64_t)(checksum - BENCH_VERIFY_XXH3) << 56);
 }
 
-/* At the start of each unit. The checksum covers the rest, then the header before it. */
+/* The header of a unit. The checksum covers the rest of the unit, then the header before it. */
 struct unit_header {
 	uint64_t magic;
 	uint64_t offset_bytes;
@@ -33,10 +33,10 @@ struct unit_header {
 _Static_assert(sizeof(struct unit_header) == 48,
 	       "a header fits the smallest unit, with payload left");
 
-/* Four bits at a time, for processors without an instruction for it. */
+/* CRC-32C four bits at a time, for processors without an instruction for it. */
 static uint32_t crc32c_by_hand(uint32_t crc, const unsigned char *bytes, size_t len)
 {
-	/* With the reflected polynomial of Castagnoli, 0x82f63b78. */
+	/* The table of the reflected Castagnoli polynomial, 0x82f63b78. */
 	static const uint32_t table[16] = {
 		0x00000000, 0x105ec76f, 0x20bd8ede, 0x30e349b1, 0x417b1dbc, 0x5125dad3,
 		0x61c69362, 0x7198540d, 0x82f63b78, 0x92a8fc17, 0xa24bb5a6, 0xb21572c9,

@@ -2,7 +2,7 @@
 /*
  * tools/bench/worker.c - the loop of one job on devices
  *
- * Clock reads as fio does them, so that latencies compare: one when a submission returns (which
+ * Reads the clock where fio does, so that latencies compare: one when a submission returns (which
  * also starts the next transfer), one when a reap returns. Nothing is allocated and nothing but the
  * queue makes system calls while the job runs, unless a rate makes it wait with nothing in flight.
  */
@@ -23,7 +23,7 @@ struct slot {
 	uint64_t start_ns, issue_ns;
 	uint64_t generation;
 	unsigned direction;
-	bool checked; /* what it reads is of a verify job */
+	bool checked; /* this read is verified */
 	bool flying;
 };
 
@@ -33,32 +33,32 @@ struct state {
 	struct spw_queue *queue;
 	struct spw_arena *arena;
 	struct slot *slots;
-	struct slot **idle, **prepared, **completed; /* stacks of iodepth */
+	struct slot **idle, **prepared, **completed; /* stacks of iodepth elements */
 	unsigned idle_count, prepared_count, completed_count, writes_in_flight;
 	unsigned device_in_flight[BENCH_FILES_MAX];
 	struct bench_units units;
 	struct bench_content content;
 	/*
-	 * What was written is read back by readers that follow through the same regions: which
-	 * transfer comes next depends on nothing but the seed. Not while writes are in flight.
+	 * Readers go through the same regions and read back what was written, as the next transfer
+	 * depends only on the seed. They pause while writes are in flight.
 	 */
 	struct bench_region *readers;
-	uint64_t since; /* writes since a batch of them was due */
-	uint64_t due;   /* reads, before the next write */
+	uint64_t since; /* writes since the last batch of reads was due */
+	uint64_t due;   /* reads to do before the next write */
 	unsigned region_next;
 	struct bench_timer timer;
-	struct bench_random random, reader_random; /* of directions */
+	struct bench_random random, reader_random; /* for drawing directions */
 	uint64_t issued_bytes, pass_bytes, issued_ios;
-	uint32_t passes;      /* that have ended */
+	uint32_t passes;      /* passes that have ended */
 	uint32_t thought;     /* transfers since the last pause */
-	bool pausing;         /* nothing is issued until what is in flight has ended */
-	struct slot *waiting; /* it has a place, but what is in flight overlaps: the top of idle */
-	bool held;            /* by its flow, or by a transfer that overlaps */
-	unsigned direction;   /* of the next transfer, which may have to wait for the job's rate */
+	bool pausing;         /* no transfer is issued until those in flight have ended */
+	struct slot *waiting; /* a prepared transfer that overlaps one in flight; the top of idle */
+	bool held;            /* delayed by the flow, or by an overlapping transfer */
+	unsigned direction;   /* of the next transfer, which may wait for the job's rate */
 	uint64_t now_ns;
-	uint64_t generation; /* of pass 0 */
+	uint64_t generation; /* generation of pass 0 */
 	bool exhausted;
-	bool ending; /* all is written, what is left is read back */
+	bool ending; /* everything is written, the rest is read back */
 };
 
 static unsigned in_flight(const struct state *state)
@@ -86,7 +86,7 @@ static bool reads_back(const struct state *state)
 	       bench_rw_writes(state->job->rw);
 }
 
-/* The next of what was written and not read back yet; a mix also read, which is passed over. */
+/* Find the next written transfer that was not read back yet. Reads of a mixed job are skipped. */
 static bool next_written(struct state *state, unsigned index, struct slot *slot)
 {
 	struct bench_region *region = &state->worker->regions[index];
@@ -102,7 +102,7 @@ static bool next_written(struct state *state, unsigned index, struct slot *slot)
 	return direction == BENCH_DIR_WRITE;
 }
 
-/* @due: read back what was written. */
+/* @due: choose a written transfer to read back */
 static bool next_of_region(struct state *state, unsigned index, unsigned direction, bool due,
 			   struct slot *slot)
 {
@@ -115,7 +115,7 @@ static bool next_of_region(struct state *state, unsigned index, unsigned directi
 				       &slot->io.len_bytes);
 }
 
-/* The next pass overwrites the last one's blocks, which may wait for being read back. */
+/* Whether blocks must be read back before the next pass overwrites them. */
 static bool must_read_back_first(struct state *state)
 {
 	if (!reads_back(state))
@@ -126,7 +126,7 @@ static bool must_read_back_first(struct state *state)
 	return state->due > 0 || in_flight(state) > 0;
 }
 
-/* By loops; and on until io_size is moved, while the largest transfer still fits into it. */
+/* Whether another pass follows: by loops, or until io_size is moved if a transfer still fits. */
 static bool has_another_pass(const struct state *state)
 {
 	const struct bench_job *job = state->job;
@@ -149,7 +149,7 @@ static void start_pass(struct state *state, unsigned index)
 		bench_region_start_pass(&state->readers[index], pass);
 }
 
-/* fio's limits: of a pass that is of part of the files, of all passes, of their transfers. */
+/* Whether the job has reached fio's limits of bytes or transfers over all passes. */
 static bool is_at_limit(const struct state *state)
 {
 	const struct bench_job *job = state->job;
@@ -160,7 +160,10 @@ static bool is_at_limit(const struct state *state)
 	       (job->number_ios > 0 && state->issued_ios >= job->number_ios * job->loops);
 }
 
-/* By turns, fewest in flight first: else a slow drive would gather them all. */
+/*
+ * Choose a device in turn, the one with fewest transfers in flight first: otherwise a slow drive
+ * would gather all transfers.
+ */
 static unsigned choose_device(const struct state *state)
 {
 	unsigned count = state->worker->devices_count, chosen = state->region_next;
@@ -175,7 +178,7 @@ static unsigned choose_device(const struct state *state)
 	return chosen;
 }
 
-/* The next one of any file. */
+/* Get the next transfer of any file. */
 static bool next_of_files(struct state *state, unsigned direction, bool due, struct slot *slot)
 {
 	unsigned count = state->worker->devices_count;
@@ -200,7 +203,7 @@ static bool next_of_files(struct state *state, unsigned direction, bool due, str
 	return false;
 }
 
-/* Return: false: there is none now, or for good. */
+/* Choose the next transfer. Return: false if there is none now, or no more. */
 static bool next_transfer(struct state *state, unsigned direction, struct slot *slot)
 {
 	bool over = state->pass_bytes >= state->worker->pass_bytes && !state->job->time_based;
@@ -224,7 +227,7 @@ static bool next_transfer(struct state *state, unsigned direction, struct slot *
 	return true;
 }
 
-/* Does it touch what is in flight? */
+/* Whether a transfer overlaps one in flight. */
 static bool overlaps(const struct state *state, const struct slot *slot)
 {
 	for (unsigned i = 0; i < state->job->iodepth; i++) {
@@ -299,7 +302,7 @@ static int prepare(struct state *state, struct slot *slot, unsigned direction)
 	return spw_queue_prepare(state->queue, &slot->io);
 }
 
-/* Is it to pause, or to wait for other jobs of its flow? */
+/* Whether the worker must pause, or wait for other jobs of its flow. */
 static bool is_held(struct state *state)
 {
 	if (state->pausing ||
@@ -308,7 +311,7 @@ static bool is_held(struct state *state)
 	return state->held;
 }
 
-/* A new one, if its rate and its limits allow. Return: 1 @slot says where; 0 there is none now. */
+/* Choose a new transfer, if rate and limits allow. Return: 1 @slot has it; 0 there is none now. */
 static int choose_next(struct state *state, struct slot *slot)
 {
 	unsigned direction = state->direction;
@@ -356,7 +359,7 @@ static int prepare_next(struct state *state, struct slot *slot)
 	return result < 0 ? result : 1;
 }
 
-/* Issue until the depth is reached, the job is exhausted, or its rate or its backlog says wait. */
+/* Issue until the depth is reached, the job is exhausted, or its rate or backlog demands a wait. */
 static int issue(struct state *state)
 {
 	int result = 1;
@@ -394,7 +397,7 @@ static int check_transfer(struct state *state, const struct slot *slot)
 		bench_rw_writes(state->job->rw) ? slot->generation : BENCH_GENERATION_ANY, path);
 }
 
-/* One that waits stays on top. */
+/* Return a slot to the idle ones. A waiting transfer stays on top. */
 static void give_back(struct state *state, struct slot *slot)
 {
 	if (state->waiting) {
@@ -439,7 +442,7 @@ static int reap(struct state *state, unsigned min, int64_t timeout_ns)
 	return result < 0 ? result : 0;
 }
 
-/* With nothing in flight: the pause of thinktime, or a look at the flow again. */
+/* With nothing in flight: pause for thinktime, or until the flow is checked again. */
 static void rest(struct state *state)
 {
 	uint64_t us = state->pausing ? state->job->think_us : state->job->flow_sleep_us;
@@ -476,7 +479,7 @@ static int wait_for_room(struct state *state)
 	return 0;
 }
 
-/* Until the time is up, everything was transferred, or something failed; then what is in flight. */
+/* Transfer until the time is up, all is transferred or something fails; then drain. */
 static int transfer_all(struct state *state)
 {
 	int result = 0;
@@ -506,7 +509,7 @@ static int read_back(struct state *state)
 	state->ending = true;
 	state->due = UINT64_MAX;
 	state->exhausted = false;
-	/* Runtime and ramp are of the writing. */
+	/* Runtime and ramp apply only to the writes. */
 	state->timer.end_ns = UINT64_MAX;
 	state->timer.ramp_end_ns = 0;
 	result = transfer_all(state);
@@ -517,7 +520,7 @@ static int read_back(struct state *state)
 
 /* ---- Setting up ------------------------------------------------------------------------------ */
 
-/* Kernel requests per transfer: large ones are split, but iodepth counts transfers. */
+/* The queue depth in kernel requests: large transfers are split, but iodepth counts transfers. */
 static uint32_t queue_depth(const struct bench_worker *worker)
 {
 	uint64_t depth = worker->job->iodepth, most = 1;
@@ -553,7 +556,7 @@ static int open_queue(struct state *state)
 			      &state->queue);
 }
 
-/* One piece of memory for all buffers, filled with bytes that no drive can compress. */
+/* Allocate all buffers in one piece, filled with bytes that a drive cannot compress. */
 static int make_buffers(struct state *state)
 {
 	uint64_t slice = spw_round_up(state->job->block_bytes_max, BUFFER_ALIGN_BYTES);
@@ -686,7 +689,7 @@ void bench_worker_run(struct bench_worker *worker)
 							     worker->job->block_bytes_max +
 						     1
 					   : 0},
-		/* Blocks of an earlier run with the same seed must not pass for these. */
+		/* Blocks of an earlier run with the same seed must not verify as this run's. */
 		.generation = spw_clock_ns(),
 	};
 	int result;

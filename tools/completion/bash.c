@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/completion/bash.c - completion for bash */
+/* tools/completion/bash.c - the completion script for bash */
 #include "tools/completion/completion.h"
 
 #include <string.h>
 
-/* bash takes "=" for a word of its own. */
+/* The script's beginning. bash splits words at "=", so it is skipped. */
 static const char head[] =
 	"# spillway(1) completion for bash; made by 'spillway completion bash'\n"
 	"_spillway() {\n"

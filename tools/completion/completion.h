@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/completion/completion.h - scripts by which shells complete the command's words */
+/* tools/completion/completion.h - print scripts that complete the command's words in a shell */
 #ifndef SPW_TOOLS_COMPLETION_COMPLETION_H
 #define SPW_TOOLS_COMPLETION_COMPLETION_H
 
@@ -20,10 +20,10 @@ enum completion_kind {
 
 enum completion_kind completion_kind(const struct tool_shown *option);
 
-/* @text with a backslash before each of @special, and what ends a quote as the shell has it. */
+/* Print @text with a backslash before each of @special, and @quote for each single quote. */
 void completion_quote(const char *text, const char *special, const char *quote, FILE *out);
 
-/* @commands: ended by NULL */
+/* Print the script of a shell. @commands: ended by NULL */
 void completion_bash(const struct tool_command *const commands[], FILE *out);
 void completion_zsh(const struct tool_command *const commands[], FILE *out);
 void completion_fish(const struct tool_command *const commands[], FILE *out);

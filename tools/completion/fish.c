@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/completion/fish.c - completion for fish */
+/* tools/completion/fish.c - the completion script for fish */
 #include "tools/completion/completion.h"
 
 #define SPECIAL "\\"
@@ -7,11 +7,11 @@
 
 struct where {
 	const struct tool_command *command;
-	const char *above; /* "state": the command of a verb; or NULL */
+	const char *above; /* for a verb its command, such as "state"; or NULL */
 	FILE *out;
 };
 
-/* The command is the first word: a verb may have the name of another command. */
+/* Begin a rule. Only the first word is the command: a verb may have another command's name. */
 static void begin(const struct where *where)
 {
 	(void)fprintf(where->out, "complete -c spillway -n 'contains -- %s (commandline -opc)[2]",

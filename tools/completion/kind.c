@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/completion/kind.c - what may follow an option, by its words in the help */
+/* tools/completion/kind.c - derive what may follow an option from its help */
 #include "tools/completion/completion.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/completion/zsh.c - completion for zsh */
+/* tools/completion/zsh.c - the completion script for zsh */
 #include "tools/completion/completion.h"
 
 #include <string.h>
@@ -48,7 +48,7 @@ static void add_option(void *context, const struct tool_shown *option)
 	}
 }
 
-/* 'name:what it does' */
+/* Print 'name:summary'. */
 static void add_word(const char *name, const char *summary, FILE *out)
 {
 	(void)fprintf(out, "            '%s:", name);

@@ -6,8 +6,8 @@
  * Compiled against the source of the very fio that loads it (fetch.sh): fio installs no headers,
  * and its structures change. fio calls get_file_size in its main process; everything from init to
  * cleanup in the thread or process of one job, so each job has devices, memory and a queue of its
- * own. The order is init, io_u_init, iomem_alloc, post_init, and at the end io_u_free, iomem_free,
- * cleanup.
+ * own. The order of calls is init, io_u_init, iomem_alloc, post_init, and at the end io_u_free,
+ * iomem_free, cleanup.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ enum level_option {
 };
 
 struct engine_options {
-	struct thread_data *td; /* fio wants a pointer in front */
+	struct thread_data *td; /* fio demands a pointer as the first member */
 	char *devices;
 	unsigned int level;
 	unsigned int backend;
@@ -42,9 +42,9 @@ struct engine_options {
 
 struct engine {
 	struct spw_fio_level *level;
-	struct io_u **completed; /* ring of io_us that ended and fio has not been told of */
+	struct io_u **completed; /* ring of io_us that ended and fio does not know of yet */
 	unsigned completed_max, completed_head, completed_count;
-	struct io_u **queued; /* since the last commit */
+	struct io_u **queued; /* io_us queued since the last commit */
 	unsigned queued_count;
 	bool complained;
 };
@@ -53,7 +53,7 @@ struct engine {
 struct unit {
 	struct engine *engine;
 	struct io_u *io_u;
-	bool trimmed; /* trim_now() has its end */
+	bool trimmed; /* trim_now() has seen it end */
 	struct spw_fio_request request;
 	struct spw_io pieces[];
 };
@@ -113,7 +113,7 @@ static void log_line(void *context, enum spw_log_level level, const char *messag
 		dprint(FD_IO, "spillway: %s\n", message);
 }
 
-/* fio's macro mixes signs. */
+/* fio's macro td_verror() mixes signed and unsigned. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-conversion"
 static void set_error(struct thread_data *td, int error)
@@ -129,7 +129,7 @@ static int refuse(struct thread_data *td, const char *why)
 	return 1;
 }
 
-/* fio takes ENOENT for a file that it is going to create, and goes on. */
+/* Report an error. fio takes ENOENT as a file that it will create, and goes on, so replace it. */
 static int failed(struct thread_data *td, int err)
 {
 	log_err("spillway: job %s: %s\n", td->o.name, spw_last_error());
@@ -154,7 +154,7 @@ static int add_path(void *context, const char *path)
 	return 0;
 }
 
-/* Sized by the text: no more names than characters. */
+/* Split the names. The array has an element per character, so it is large enough. */
 static bool split_paths(struct spw_fio_config *config, const char *text)
 {
 	config->paths = calloc(strlen(text) + 1, sizeof(*config->paths));
@@ -221,7 +221,7 @@ static const struct spw_fio_level_ops *level_ops(const struct thread_data *td)
 	return o->level == LEVEL_STORE ? &spw_fio_objects : &spw_fio_volume;
 }
 
-/* The main process asks before any job runs, so that written devices are claimed here. */
+/* Called in the main process before any job runs, so written devices are claimed here. */
 static int engine_get_file_size(struct thread_data *td, struct fio_file *f)
 {
 	struct spw_fio_config config;
@@ -240,7 +240,7 @@ static int engine_get_file_size(struct thread_data *td, struct fio_file *f)
 	if (err)
 		return failed(td, err);
 	f->real_file_size = bytes;
-	f->filetype = FIO_TYPE_BLOCK; /* of fixed size: fio must not try to extend it */
+	f->filetype = FIO_TYPE_BLOCK; /* a fixed size: fio must not try to extend the file */
 	fio_file_set_size_known(f);
 	return 0;
 }
@@ -266,7 +266,7 @@ static int check_store_job(struct thread_data *td, struct spw_fio_config *config
 		return refuse(td, "level=store has no hipri and no sqthread_poll");
 	config->range_start_bytes = f->file_offset;
 	config->range_len_bytes = f->io_size;
-	/* a replayed log may touch all there is, and fio has not asked how much that is */
+	/* a replayed log may touch everything, and fio has not asked for the size */
 	if (td->o.read_iolog_file) {
 		int err = spw_fio_objects.size(config, 0, &config->range_len_bytes);
 
@@ -308,7 +308,7 @@ static int engine_init(struct thread_data *td)
 	engine = calloc(1, sizeof(*engine));
 	td->io_ops_data = engine;
 	if (engine) {
-		/* An io_u may be reused before its slot: twice the depth never overflows. */
+		/* fio may reuse an io_u before it reads its slot: twice the depth is enough. */
 		engine->completed_max = 2 * td->o.iodepth;
 		engine->completed = calloc(engine->completed_max, sizeof(struct io_u *));
 		engine->queued = calloc(td->o.iodepth, sizeof(struct io_u *));
@@ -322,7 +322,7 @@ static int engine_init(struct thread_data *td)
 	if (err)
 		err = failed(td, err);
 out:
-	/* The level has opened the paths and needs their names no more. */
+	/* The level has opened the paths and no longer needs their names. */
 	free_paths(&config);
 	return err;
 }
@@ -347,7 +347,7 @@ static void engine_iomem_free(struct thread_data *td)
 		engine->level->ops->memory_free(engine->level, td->orig_buffer);
 }
 
-/* As fio lays out files before it reads them. Outside the measured time. */
+/* Put the objects that the job reads, as fio lays out files. Not part of the measured time. */
 static int lay_out(struct thread_data *td)
 {
 	struct engine *engine = td->io_ops_data;
@@ -439,7 +439,7 @@ static void set_issue_time(struct thread_data *td, struct io_u *io_u)
 		fio_gettime(&io_u->issue_time, NULL);
 }
 
-/* fio asks no errdetails for what ends while queued: later errors get the words once. */
+/* End a request in queue(). fio calls no errdetails for it, so print the first error here. */
 static enum fio_q_status completed_at_once(struct thread_data *td, struct io_u *io_u,
 					   const struct spw_fio_request *request)
 {
@@ -463,10 +463,10 @@ static void trim_done(struct spw_fio_request *request)
 }
 
 /*
- * In a job that trims each range and then writes it, fio hands out the write as soon as the trim is
- * queued, and takes the bytes of a trim that has not ended by then for bytes of the job: the last
- * write would never come. So here a trim ends before this returns, as in fio's own engines, and
- * after them what is queued goes first.
+ * Run a trim to its end. In a job that trims each range and then writes it, fio issues the write as
+ * soon as the trim is queued, and counts the bytes of an unfinished trim as the job's: the last
+ * write would never come. So a trim ends before this returns, as in fio's own engines, and requests
+ * that are queued already are submitted first.
  */
 static enum fio_q_status trim_now(struct thread_data *td, struct io_u *io_u,
 				  struct spw_fio_request *request)
@@ -486,7 +486,7 @@ static enum fio_q_status trim_now(struct thread_data *td, struct io_u *io_u,
 	err = queued == SPW_FIO_QUEUED ? ops->submit(engine->level) : 0;
 	while (queued == SPW_FIO_QUEUED && !unit->trimmed && err >= 0)
 		err = ops->reap(engine->level, 1);
-	if (err < 0) { /* it may still end, when the level is closed */
+	if (err < 0) { /* the trim may still end when the level is closed */
 		(void)failed(td, err);
 		io_u->error = (unsigned int)-err;
 		return FIO_Q_COMPLETED;
@@ -521,7 +521,7 @@ static enum fio_q_status engine_queue(struct thread_data *td, struct io_u *io_u)
 	return FIO_Q_QUEUED;
 }
 
-/* Latencies begin when the kernel has the requests, as with fio's own engines. */
+/* Note the time of submission, where latencies begin, as in fio's own engines. */
 static void mark_issued(struct thread_data *td, unsigned count)
 {
 	struct engine *engine = td->io_ops_data;
@@ -562,7 +562,7 @@ static int engine_getevents(struct thread_data *td, unsigned int min, unsigned i
 	struct engine *engine = td->io_ops_data;
 	bool sleeps = td->o.iodepth_batch_complete_min > 0;
 
-	(void)timeout; /* fio gives none, or zero together with min = 0 */
+	(void)timeout; /* fio passes NULL, or zero together with min = 0 */
 	while (engine->completed_count < min || !engine->completed_count) {
 		unsigned missing =
 			min > engine->completed_count ? min - engine->completed_count : 0;
@@ -583,7 +583,7 @@ static struct io_u *engine_event(struct thread_data *td, int event)
 	struct engine *engine = td->io_ops_data;
 	struct io_u *io_u = engine->completed[engine->completed_head];
 
-	(void)event; /* fio asks for all of them, in order */
+	(void)event; /* fio asks for all events, in order */
 	engine->completed_head = (engine->completed_head + 1) % engine->completed_max;
 	engine->completed_count--;
 	return io_u;
@@ -602,13 +602,13 @@ static fio_unused char *errdetails_td(struct thread_data *td, struct io_u *io_u)
 	return errdetails(io_u);
 }
 
-/* errdetails gained the thread between interfaces 31 and 39: the header tells. */
+/* errdetails gained a parameter between interfaces 31 and 39: choose by its type in the header. */
 #define ERRDETAILS                                                                \
 	_Generic(((struct ioengine_ops *)0)->errdetails, char *(*)(struct io_u *) \
 		 : errdetails, default                                            \
 		 : errdetails_td)
 
-/* fio's own notion of an open file: the devices are open from init to cleanup. */
+/* open_file and close_file do nothing: the devices are open from init to cleanup. */
 static int engine_file(struct thread_data *td, struct fio_file *f)
 {
 	(void)td;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/fio_engine/objects.c - every block of a fixed size is an object of a spillway store
+ * tools/fio_engine/objects.c - the level of a spillway store: each block of a fixed size is an
+ * object
  *
- * A write puts a new object and, once that has ended, takes the place of the block's old object,
- * which is freed. A read gets the block's object. A trim frees it. Each job opens a partition of
- * its own, so jobs share drives but no objects and no lock; objects end with the job. A flush has
- * nothing to do: a store promises nothing beyond its closing.
+ * A write puts a new object which, once the put has ended, replaces the block's old object; that is
+ * freed. A read gets the block's object. A trim frees it. Each job opens a partition of its own, so
+ * jobs share drives but no objects and no lock; objects end with the job. A flush does nothing:
+ * objects of a store need not outlive its closing.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 #include "level.h"
 #include "util/util.h"
 
-/* Besides the job's buffers: the store's bounces of odd data, and its own needs. */
+/* Arena bytes in addition to the job's buffers: for bounce buffers, and the store's own needs. */
 #define COPY_BYTES (32u << 20)
 
 struct objects {
@@ -24,7 +25,7 @@ struct objects {
 	uint64_t first; /* block number of table[0] */
 	uint64_t count;
 	spw_object *table; /* 0: no object */
-	/* Layout: puts in flight, perhaps until the store closes, and the first error. */
+	/* for the layout: puts in flight, perhaps until the store closes, and the first error */
 	unsigned puts_pending;
 	int put_error;
 };
@@ -35,8 +36,8 @@ static struct objects *to_objects(struct spw_fio_level *level)
 }
 
 /*
- * Blocks of a partition, less room to replace every object that may be in flight. Opening a
- * partition claims the drives.
+ * Get the size: the blocks of a partition, less room to replace all objects in flight. Claims
+ * nothing: opening the partition does that.
  */
 static int objects_size(const struct spw_fio_config *config, unsigned file, uint64_t *bytes)
 {
@@ -124,7 +125,7 @@ static int objects_open(const struct spw_fio_config *config, struct spw_fio_leve
 	err = open_store(objects);
 	if (err)
 		goto fail;
-	objects->config.paths = NULL; /* the caller's */
+	objects->config.paths = NULL; /* it belongs to the caller */
 	*level = &objects->level;
 	return 0;
 fail:
@@ -145,7 +146,7 @@ static void objects_memory_free(struct spw_fio_level *level, void *memory)
 static int objects_start(struct spw_fio_level *level)
 {
 	level->description = spw_store_description(to_objects(level)->store);
-	return 0; /* the store's queues were opened with it */
+	return 0; /* opening the store has opened its queues */
 }
 
 static spw_object *slot_of(struct objects *objects, const struct spw_fio_request *request)

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/fio_engine/volume.c - one or several devices as address spaces, over one spillway queue
+ * tools/fio_engine/volume.c - the level of devices: one or several address spaces over one spillway
+ * queue
  *
- * Striped, the devices are one address space: chunk number n lies on device n modulo their count. A
- * request that crosses chunks becomes several ios that join; their slots are allocated with the
- * request.
+ * If striped, the devices are one address space: chunk number n lies on device n modulo their
+ * count. A request that crosses chunks becomes several ios that join; their slots are allocated
+ * with the request.
  *
  * A device that jobs write is claimed once, by fio's main process, which asks for its size before
- * any job runs, and held until fio ends: jobs are threads or forked children of it, and use the
- * device that it has open. So the claim covers all of them, without a gap in which another
- * process could claim the device.
+ * any job runs, and held until fio ends: jobs are its threads or forked children, and use the
+ * device that it has open. So the claim covers all jobs, without a gap in which another process
+ * could claim the device.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -48,7 +49,10 @@ static int check_chunk(const struct spw_fio_config *config, const struct spw_dev
 
 /* ---- Devices ---- */
 
-/* Of this process and its children; kept, as fio ends its engines only with jobs. */
+/*
+ * Devices claimed by this process for itself and its children. Never freed, as fio ends engines
+ * only with jobs.
+ */
 struct claimed {
 	char *path;
 	struct spw_device *device;
@@ -58,7 +62,7 @@ struct claimed {
 static pthread_mutex_t claims_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct claimed *claims;
 
-/* The device that jobs write, by whatever name. Never closed: its lock is that of all jobs. */
+/* Find or claim a device that jobs write, by any name. It stays open: its lock covers all jobs. */
 static int claim_device(const char *path, const struct spw_log *log, struct spw_device **device)
 {
 	char *real = realpath(path, NULL);
@@ -91,7 +95,10 @@ out:
 	return err;
 }
 
-/* Only one process can have a vfio drive open: it is closed, so that the next job can open it. */
+/*
+ * Close a device that is not claimed. Only one process can have a vfio drive open, so that is
+ * closed for the next job.
+ */
 static void close_device(const struct spw_fio_config *config, struct spw_device *device)
 {
 	if (config->read_only || spw_device_geometry(device)->kind == SPW_DEVICE_VFIO)
@@ -125,7 +132,10 @@ static int open_device(const struct spw_fio_config *config, unsigned index,
 	return err;
 }
 
-/* A stripe's size is that of its smallest device, in whole chunks, times their count. */
+/*
+ * Get the size of an address space. For a stripe: that of its smallest device, in whole chunks,
+ * times their count.
+ */
 static int volume_size(const struct spw_fio_config *config, unsigned file, uint64_t *bytes)
 {
 	unsigned first = config->striped ? 0 : file;
@@ -194,7 +204,7 @@ static int volume_open(const struct spw_fio_config *config, struct spw_fio_level
 		}
 		volume->device_count++;
 	}
-	volume->config.paths = NULL; /* the caller's */
+	volume->config.paths = NULL; /* it belongs to the caller */
 	*level = &volume->level;
 	return 0;
 }
@@ -223,9 +233,9 @@ static void volume_memory_free(struct spw_fio_level *level, void *memory)
 }
 
 /*
- * fio bounds the requests; the queue's depth bounds the parts that the kernel sees of them. A
- * request that is split must not have its parts run one after another, so there is room for all
- * parts of all requests, at the sizes drives usually take.
+ * The queue's depth. fio limits the requests, the depth limits their parts in the kernel. There is
+ * room for all parts of all requests, at drives' usual limits, so that the parts of a request run
+ * at the same time.
  */
 static uint32_t kernel_depth(const struct volume *volume)
 {
@@ -344,7 +354,7 @@ static void queue_range(struct volume *volume, struct spw_fio_request *request)
 	}
 }
 
-/* If pieces in the middle were refused, the earlier ones still run; it ends after them. */
+/* Queue a request. If a piece is refused, earlier ones still run; the request ends after them. */
 static enum spw_fio_queued volume_queue(struct spw_fio_level *level,
 					struct spw_fio_request *request)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/grant/grant.h - drives that belong to a user: what tells a drive, the rules of udev that
- * give it at each boot, and giving it now
+ * tools/grant/grant.h - give drives to a user: the identity of a drive, the udev rules that give it
+ * at each boot, and giving it now
  *
- * @sysfs: "/sys", or a test's. Block devices are named as there: "nvme0n1", "sda2".
+ * @sysfs: "/sys", or a test's folder. Block devices are named as in sysfs: "nvme0n1", "sda2".
  */
 #ifndef SPW_TOOLS_GRANT_GRANT_H
 #define SPW_TOOLS_GRANT_GRANT_H
@@ -16,18 +16,18 @@
 #define GRANT_RULES_FOLDER "/etc/udev/rules.d"
 #define GRANT_RULES_FILE   "70-spillway.rules"
 
-/* ---- What tells a drive, whatever the kernel numbers it ---- */
+/* ---- The identity of a drive, which the kernel's numbering does not change ---- */
 
 struct grant_identity {
-	char attribute[32]; /* of sysfs: "wwid" */
+	char attribute[32]; /* of sysfs, by udev's name: "wwid" */
 	char value[256];
 	unsigned partition; /* 0: the whole drive */
 };
 
-/* Return: false: nothing of it lasts. */
+/* Find a drive's identity. Return: false: the drive has no attribute that lasts. */
 bool grant_identify(const char *sysfs, const char *name, struct grant_identity *identity);
 
-/* Call @visit for each block device of that identity, until non-zero. Return: that; -errno. */
+/* Call @visit for each block device of an identity, until non-zero. Return: that; -errno */
 int grant_each(const char *sysfs, const struct grant_identity *identity,
 	       int (*visit)(void *context, const char *name), void *context);
 
@@ -36,21 +36,21 @@ int grant_each(const char *sysfs, const struct grant_identity *identity,
 struct grant_group {
 	uid_t uid;
 	char *identity; /* "wwid=eui.0025385b91b00000 partition=2" */
-	char *lines;    /* as they are in the file, the heading too */
+	char *lines;    /* as in the file, with the heading */
 };
 
 struct grant_rules {
 	char *path;
-	int lock; /* on the folder; -1: there is none */
+	int lock; /* lock on the folder; -1: the folder does not exist */
 	struct grant_group *groups;
 	size_t count;
 	bool changed;
 };
 
-/* Locks them for others of these. No file, or no folder: no groups. Return: 0; -errno, in words. */
+/* Read and lock the rules. No file or folder: no groups. Return: 0; -errno, with a message. */
 int grant_rules_open(const char *folder, struct grant_rules *rules);
 
-/* The one of a drive; NULL: none. */
+/* Find the group of a drive. Return: NULL if it has none. */
 const struct grant_group *grant_rules_find(const struct grant_rules *rules,
 					   const struct grant_identity *identity);
 
@@ -59,31 +59,31 @@ int grant_rules_add(struct grant_rules *rules, const struct grant_identity *iden
 		    const char *name, const char *user);
 void grant_rules_remove(struct grant_rules *rules, const struct grant_group *group);
 
-/* Write what has changed, or remove the file that has no groups. Return: 0; -errno, in words. */
+/* Write changes, or remove the file if it has no groups. Return: 0; -errno, with a message. */
 int grant_rules_commit(struct grant_rules *rules);
 void grant_rules_close(struct grant_rules *rules);
 
-/* "wwid=..." of a group as it was found. Return: false: it is not ours. */
+/* Parse a group's "wwid=...". Return: false if spillway did not write it. */
 bool grant_identity_parse(const char *text, struct grant_identity *identity);
 
-/* ---- Now ---- */
+/* ---- Giving drives now ---- */
 
-/* A user's name, or number: a container's need not have a name here. Return: false: neither. */
+/* Find a user by name or number; a container's user may have no name here. Return: false: none. */
 bool grant_user(const char *name, uid_t *uid);
 
-/* The node of a block device, and of an NVMe namespace its character node; "": none. */
+/* The node of a block device, and the character node of an NVMe namespace; "": none. */
 struct grant_nodes {
 	char block[64], character[64];
 };
 void grant_nodes(const char *name, struct grant_nodes *nodes);
 
-/* Does udev run here? */
+/* Whether udev runs here. */
 bool grant_udev(void);
 
-/* Let udev read the rules, and apply them to nodes that are named. Return: 0; -errno, in words. */
+/* Let udev read the rules, and apply them to these nodes. Return: 0; -errno, with a message. */
 int grant_trigger(const char *const nodes[], unsigned count);
 
-/* Give a node that exists; its group and rights stay. Return: 0; -errno, in words. */
+/* Change the owner of a node; its group and mode stay. Return: 0; -errno, with a message. */
 int grant_chown(const char *node, uid_t uid);
 
 #endif

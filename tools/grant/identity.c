@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/grant/identity.c - what tells a drive, whatever the kernel numbers it */
+/* tools/grant/identity.c - find a drive's identity, which the kernel's numbering does not change */
 #include "tools/grant/grant.h"
 
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 #include "util/util.h"
 
-/* Where it is in the folder of a drive, and what udev calls it there or in a folder above. */
+/* Files with an identity in a drive's sysfs folder, and udev's name for the attribute. */
 static const struct {
 	const char *file, *attribute;
 } attributes[] = {
@@ -79,7 +79,7 @@ bool grant_identity_parse(const char *text, struct grant_identity *identity)
 	const char *at = equals;
 
 	*identity = (struct grant_identity){0};
-	/* A value may have blanks: the last word is what counts. */
+	/* A value may have blanks and look like a partition: only the last word counts as one. */
 	for (const char *next = at; next && (next = strstr(next, mark)); next++)
 		at = next;
 	if (!equals)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/grant/nodes.c - the nodes of a drive, given now: by udev where it runs */
+/* tools/grant/nodes.c - find the nodes of a drive, and change their owner directly or by udev */
 #include "tools/grant/grant.h"
 
 #include <errno.h>

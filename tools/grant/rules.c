@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/grant/rules.c - the udev rules file: read, changed and rewritten */
+/* tools/grant/rules.c - read, change and rewrite the udev rules file */
 #include "tools/grant/grant.h"
 
 #include <ctype.h>
@@ -19,7 +19,7 @@
 static const char head[] =
 	"# Made by 'spillway grant', and changed by it and by 'spillway revoke': not by hand.\n";
 
-/* Of an identity, what stands in the headings of groups. */
+/* The text of an identity in the headings of groups. */
 static char *identity_text(const struct grant_identity *identity)
 {
 	char partition[32] = "", *text;
@@ -43,7 +43,7 @@ static struct grant_group *new_group(struct grant_rules *rules)
 	return &grown[rules->count++];
 }
 
-/* "# spillway grant 1000 wwid=eui.0\n" begins a group; other lines go with the one before. */
+/* Read a line: a heading, "# spillway grant 1000 wwid=eui.0", begins a group; others join it. */
 static int take_line(struct grant_rules *rules, const char *line)
 {
 	struct grant_group *group = rules->count ? &rules->groups[rules->count - 1] : NULL;
@@ -122,7 +122,7 @@ const struct grant_group *grant_rules_find(const struct grant_rules *rules,
 	return found;
 }
 
-/* What means something in a pattern, or ends it, may be any character. */
+/* Make a udev pattern: characters with a meaning in it, or unprintable, match any character. */
 static const char *pattern_of(const char *value, char *pattern, size_t len)
 {
 	size_t i = 0;
@@ -136,7 +136,7 @@ static const char *pattern_of(const char *value, char *pattern, size_t len)
 	return pattern;
 }
 
-/* A character node has no attribute that tells it, but a block device that has its name. */
+/* A character node has no identity of its own: its rule looks for the block device of its name. */
 static int add_character_rule(const struct grant_identity *identity, const char *pattern, uid_t uid,
 			      char **rule)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/metrics/openmetrics.c - one family after the other: its head, then a sample of every drive,
- * store or cache that has it
+ * tools/metrics/openmetrics.c - print the counters of open stores in the OpenMetrics format: for
+ * each family its head, then a sample per drive, store or cache
  */
 #include "tools/metrics/openmetrics.h"
 
@@ -17,11 +17,11 @@ enum type {
 	COUNTER,
 };
 
-/* A number in a struct of counters. */
+/* A metric family: a number in a struct of counters. */
 struct family {
-	const char *name, *unit, *help; /* a name ends with its unit, if it has one */
+	const char *name, *unit, *help; /* the name ends with the unit, if there is one */
 	enum type type;
-	struct spw_counter counter; /* where it is */
+	struct spw_counter counter; /* the number's place in the struct */
 };
 
 #define DRIVE(member)                                                         \
@@ -59,7 +59,7 @@ static void print_head(const char *name, const char *type, const char *unit, con
 	(void)fprintf(out, "# HELP spillway_%s %s\n", name, help);
 }
 
-/* Where numbers come from other processes, texts were cleaned when they were read. */
+/* Print a label. Its value comes from another process, but was cleaned when it was read. */
 static void print_label(const char *name, const char *value, FILE *out)
 {
 	(void)fprintf(out, "%s=\"", name);
@@ -91,7 +91,7 @@ static void print_labels(const struct spw_status *status, const char *drive, con
 
 /* ---- Families ---- */
 
-/* A drive of a store that is open: the next after @at, from {0} on. Return: false: none. */
+/* The position of next_drive() among the drives of open stores; {0}: before the first. */
 struct at {
 	unsigned partition;
 	uint32_t next; /* drive */
@@ -196,7 +196,7 @@ static void print_stores(const struct tool_snapshot *snapshot, FILE *out)
 
 /* ---- Counters of the library's tables ---- */
 
-/* What a name ends with that has this unit in OpenMetrics, or NULL. */
+/* The suffix of names with this unit in OpenMetrics, or NULL. */
 static const char *suffix_of(enum spw_counter_unit unit)
 {
 	switch (unit) {
@@ -211,7 +211,7 @@ static const char *suffix_of(enum spw_counter_unit unit)
 	return NULL;
 }
 
-/* The unit comes last; OpenMetrics knows none of a day or a second. */
+/* A family's name. The unit comes last; OpenMetrics has no units per day or second. */
 static const char *family_name(char buf[64], const char *of, const struct spw_counter *counter)
 {
 	const char *suffix = suffix_of(counter->unit);
@@ -234,7 +234,7 @@ static void print_counter(const struct spw_counter *counter, uint64_t value, FIL
 		(void)fprintf(out, "%ju\n", (uintmax_t)value);
 }
 
-/* @of: "store"; @offset: of its counters in struct spw_status */
+/* @of: first word of the names, as "store"; @offset: of the counters in struct spw_status */
 static void print_counted(const struct tool_snapshot *snapshot, const char *of,
 			  enum spw_counted counted, size_t offset, FILE *out)
 {
@@ -297,7 +297,7 @@ static const struct wear_family of_wear[] = {
 	 lasts_of},
 };
 
-/* What is not known has no sample: without the right to ask drives, or a rating. */
+/* Print wear. Unknown values have no sample: they need the right to query drives, or a rating. */
 static void print_wear(const struct tool_snapshot *snapshot, const struct spw_wear *wear, FILE *out)
 {
 	for (size_t k = 0; k < SPW_ARRAY_LEN(of_wear); k++) {
@@ -322,7 +322,7 @@ void openmetrics_write(const struct tool_snapshot *snapshot, double rated, FILE 
 	static struct spw_wear wear[TOOL_PARTITIONS_MAX * SPW_DRIVES_MAX];
 	struct spw_wear *next = wear;
 
-	/* Each drive is asked once. */
+	/* Query each drive once, for all families. */
 	for (unsigned i = 0; i < snapshot->count; i++)
 		for (uint32_t n = 0; n < snapshot->partitions[i].drives; n++)
 			tool_wear_of(&snapshot->partitions[i], n, rated, next++);

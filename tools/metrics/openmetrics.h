@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/metrics/openmetrics.h - what open stores count, in the text format of OpenMetrics 1.0 */
+/* tools/metrics/openmetrics.h - print counters of open stores in the OpenMetrics 1.0 text format */
 #ifndef SPW_TOOLS_METRICS_OPENMETRICS_H
 #define SPW_TOOLS_METRICS_OPENMETRICS_H
 
@@ -9,7 +9,7 @@
 
 #define OPENMETRICS_TYPE "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
-/* All of it, to the end mark. @rated: of each drive, as of spw_wear(). */
+/* Write the whole document with its end mark. @rated: endurance of each drive, as for spw_wear() */
 void openmetrics_write(const struct tool_snapshot *snapshot, double rated, FILE *out);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/metrics/serve.c - listen, read a request, answer it, close */
+/* tools/metrics/serve.c - a small HTTP server: listen, read a request, answer it, close */
 #include "tools/metrics/serve.h"
 
 #include <errno.h>
@@ -16,13 +16,13 @@
 
 #define ENDED     (-1)
 #define GOES_ON   0
-#define SOME_NS   UINT64_C(60000000000) /* how long to sleep where nothing is due */
-#define PAUSE_NS  UINT64_C(100000000)   /* where no connection can be accepted for now */
+#define SOME_NS   UINT64_C(60000000000) /* how long to sleep if nothing is due */
+#define PAUSE_NS  UINT64_C(100000000)   /* how long not to accept after accept() failed */
 #define STATUS(s) ((struct answer){.status = (s)})
 
 struct answer {
 	const char *status; /* "200 OK" */
-	char *body;         /* for free(); NULL: the status itself */
+	char *body;         /* for free(); NULL: send the status text */
 	size_t len;
 };
 
@@ -31,13 +31,13 @@ struct connection {
 	uint64_t until_ns;
 	char request[SERVE_REQUEST_BYTES];
 	size_t got;
-	char *answer; /* once the request is complete; for free() */
+	char *answer; /* set once the request is complete; for free() */
 	size_t len, sent;
 };
 
 /* ---- The address ---- */
 
-/* The last colon parts address and port. Return: false: there is none, or it is too long. */
+/* Split an address at the last colon. Return: false if there is none, or a part is too long. */
 static bool split(const char *text, char host[64], char port[8])
 {
 	const char *colon = strrchr(text, ':');
@@ -49,7 +49,7 @@ static bool split(const char *text, char host[64], char port[8])
 	}
 	if (len == 0 || len >= 64 || strlen(colon + 1) == 0 || strlen(colon + 1) >= 8)
 		return false;
-	/* getaddrinfo() takes a larger one modulo 65536. */
+	/* getaddrinfo() takes larger ports modulo 65536. */
 	if (strspn(colon + 1, "0123456789") != strlen(colon + 1) || atoi(colon + 1) > UINT16_MAX)
 		return false;
 	(void)snprintf(host, 64, "%.*s", (int)len, text);
@@ -93,7 +93,7 @@ int serve_listen(const char *address)
 
 /* ---- The answer ---- */
 
-/* Of the request line and all headers, which end with an empty line. */
+/* Make the answer. @request: the request line and all headers, with the empty line at the end. */
 static struct answer answer_to(const char *request, const struct serve_document *document)
 {
 	size_t path_len = strlen(document->path);
@@ -190,9 +190,9 @@ static void serve(struct connection *connection, const struct serve_document *do
 		end(connection);
 }
 
-/* ---- All of them ---- */
+/* ---- All connections ---- */
 
-/* Return: until when nothing can be accepted, as the process or the machine is out of something. */
+/* Accept a connection. Return: until when not to accept more, as a resource is exhausted; 0 */
 static uint64_t accept_one(int fd, struct connection connections[])
 {
 	struct connection *unused = connections;
@@ -210,7 +210,7 @@ static uint64_t accept_one(int fd, struct connection connections[])
 		       : 0;
 }
 
-/* Set what each waits for. Return: until when nothing else is due. */
+/* Fill @fds with what connections wait for. Return: the time of the next timeout. */
 static uint64_t wait_for(const struct connection connections[], struct pollfd fds[],
 			 unsigned *count)
 {
@@ -233,7 +233,7 @@ static uint64_t wait_for(const struct connection connections[], struct pollfd fd
 int serve_until_stopped(int fd, const struct serve_document *document)
 {
 	static struct connection connections[SERVE_CONNECTIONS];
-	/* behind those of the connections: who listens, and the end */
+	/* the last two: the listening socket, and the end by a signal */
 	struct pollfd fds[SERVE_CONNECTIONS + 2];
 	uint64_t paused_ns = 0, until_ns;
 	unsigned count;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/metrics/serve.h - one document over HTTP/1.1, to a few clients at a time
+ * tools/metrics/serve.h - serve one document over HTTP/1.1 to a few clients at a time
  *
  * One thread serves up to SERVE_CONNECTIONS at once; more wait to be accepted. The length of a
  * request and the time until its answer is sent are limited, so a slow client, or one that sends
@@ -19,13 +19,13 @@
 struct serve_document {
 	const char *path; /* "/metrics" */
 	const char *type;
-	/* The document as of now, for free(). NULL: there is none; @len is set. */
+	/* Make the current document, for free(), and set @len. Return: NULL if there is none. */
 	char *(*make)(size_t *len);
 };
 
-/* "127.0.0.1:9755", "[::1]:9755". Return: a descriptor that listens; -errno, in words. */
+/* Listen on "127.0.0.1:9755" or "[::1]:9755". Return: a descriptor; -errno, with a message. */
 int serve_listen(const char *address);
-/* Serve until a signal ends it (tools/ui/stop.h). Closes @fd. Return: 0; -errno, in words. */
+/* Serve until a signal comes (tools/ui/stop.h). Closes @fd. Return: 0; -errno, with a message. */
 int serve_until_stopped(int fd, const struct serve_document *document);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/ui/counters.c - a struct of counters for people and programs, by the library's table */
+/* tools/ui/counters.c - print a struct of counters as text or JSON, by the library's table */
 #include "tools/ui/counters.h"
 
 #include <string.h>
@@ -29,7 +29,7 @@ uint64_t tool_counter_value(const struct spw_counter *counter, const void *stats
 	return narrow;
 }
 
-/* The words of a name that say its unit, which the value says itself. */
+/* The words of a name that repeat the unit, which is printed with the value. */
 static const char *unit_words(enum spw_counter_unit unit)
 {
 	switch (unit) {
@@ -44,7 +44,7 @@ static const char *unit_words(enum spw_counter_unit unit)
 	return "";
 }
 
-/* @words between underscores of @name, or NULL. */
+/* Find @words between underscores in @name. Return: NULL if not found. */
 static const char *find_words(const char *name, const char *words)
 {
 	size_t len = strlen(words);
@@ -65,11 +65,11 @@ const char *tool_counter_name(char buf[64], const struct spw_counter *counter)
 	if (*after == '_')
 		after++;
 	else if (before > 0 && at)
-		before--; /* the underscore between */
+		before--; /* drop the underscore between */
 	return tool_format(buf, 64, "%.*s%s", (int)before, counter->name, after);
 }
 
-/* "plan_peak_bytes" of the group "plan" is "peak". */
+/* The label of a counter: "peak" for "plan_peak_bytes" in the group "plan". */
 static const char *label_of(char buf[64], const struct spw_counter *counter)
 {
 	size_t len = strlen(counter->group);
@@ -108,7 +108,7 @@ static const char *value_text(char buf[64], const struct spw_counter *counter, u
 	return tool_format(buf, 64, "%ju", (uintmax_t)value);
 }
 
-/* Print what is not 0 of a group, by the name of its first counter, in lines of WIDTH_MAX. */
+/* Print the counters of a group that are not 0, in lines of WIDTH_MAX, after the group's name. */
 static void print_group(enum spw_counted counted, const char *group, const void *stats, FILE *out)
 {
 	struct spw_counter counter;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/ui/nearest.c - which name a misspelled one most likely means */
+/* tools/ui/nearest.c - find the name that a misspelled one most likely means */
 #include "tools/ui/tool.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@ static size_t smallest(size_t a, size_t b)
 	return a < b ? a : b;
 }
 
-/* Optimal string alignment, with three rows of the table: an exchange counts once. */
+/* Optimal string alignment, with three rows of the table. Exchanged letters count as one edit. */
 static size_t edit_distance(const char *from, const char *to)
 {
 	size_t rows[3][NAME_CHARS_MAX + 1];

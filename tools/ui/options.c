@@ -17,7 +17,7 @@ const char tool_no_drives[] = "no drives given: --devices A,B,...";
 const char tool_no_controllers[] = "no controller given: name its PCI address, such as "
 				   "0000:3d:00.0; 'spillway probe' lists them";
 
-static uint64_t given; /* by index into the options of the command that was parsed last */
+static uint64_t given; /* a bit per option of the command that was parsed last */
 
 bool tool_gave_other_than(const struct tool_command *command, const char *const names[])
 {
@@ -69,7 +69,7 @@ static int add_device(void *context, const char *path)
 	if (!grown)
 		return -ENOMEM;
 	devices->paths = grown;
-	/* An unset shell variable would make a store of too few drives. */
+	/* Refuse an empty name: an unset shell variable would silently leave out a drive. */
 	if (path[0] == '\0')
 		return -EINVAL;
 	devices->paths[devices->count] = strdup(path);
@@ -336,7 +336,7 @@ static void print_verbs(const struct tool_command *command, FILE *out)
 	(void)fprintf(out, "\n'spillway %s VERB --help' explains one.\n", command->name);
 }
 
-/* ---- Run, and explain ---- */
+/* ---- Run a command, print help ---- */
 
 int tool_run(const struct tool_command *command, int argc, char **argv)
 {
@@ -359,7 +359,7 @@ int tool_run(const struct tool_command *command, int argc, char **argv)
 	return code;
 }
 
-/* Words of @text, the next lines below @indent, in the width that every terminal has. */
+/* Print @text in lines that fit on every terminal; all but the first are indented. */
 static void print_words(const char *text, size_t column, size_t indent, FILE *out)
 {
 	const char *separator = "";

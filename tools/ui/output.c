@@ -17,7 +17,7 @@ struct tool_table {
 	char **cells; /* row after row, the titles first */
 	size_t cells_count;
 	unsigned columns;
-	uint32_t right; /* a bit for each column that is aligned to the right */
+	uint32_t right; /* a bit for each right-aligned column */
 	bool out_of_memory;
 };
 
@@ -126,7 +126,7 @@ void tool_progress(const char *format, ...)
 	va_start(args, format);
 	(void)vsnprintf(line, sizeof(line), format, args);
 	va_end(args);
-	/* A wrapped line would not be overwritten by the next one. */
+	/* Cut the line: a wrapped line would not be overwritten by the next. */
 	(void)fprintf(stderr, "\r%.*s\033[K", size.ws_col - 1, line);
 	(void)fflush(stderr);
 }
@@ -198,7 +198,7 @@ int tool_exit_code(const struct tool_command *command, int error)
 
 int tool_fail(const struct tool_command *command, int error, bool json)
 {
-	/* A failing call that left no words behind still has its errno's. */
+	/* A failed call without a message still has the text of its errno. */
 	const char *text = spw_last_error()[0] != '\0' ? spw_last_error() : spw_strerror(error);
 
 	if (json)

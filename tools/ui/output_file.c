@@ -17,7 +17,7 @@ int tool_output_check(const char *path)
 		fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 		made = fd >= 0;
 	}
-	/* ENXIO: a pipe without a reader yet. */
+	/* ENXIO: a pipe that has no reader yet. */
 	if (fd < 0 && errno != ENXIO)
 		return spw_error_errno(-errno, "cannot write %s", path);
 	if (fd >= 0)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/ui/python.c - what the Python package does for the command */
+/* tools/ui/python.c - run a module of the Python package for a subcommand */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Not from the present folder: anything may lie there. */
+/* Import nothing from the current folder: anything may lie there. */
 static const char program[] =
 	"import sys\n"
 	"from importlib import import_module\n"

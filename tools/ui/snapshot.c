@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/ui/snapshot.c - the open stores of this machine, as they are at one moment */
+/* tools/ui/snapshot.c - read the status of this machine's open stores at one moment */
 #include "tools/ui/tool.h"
 
 #include "util/util.h"
@@ -17,7 +17,7 @@ int tool_snapshot_take(struct tool_snapshot *snapshot)
 	for (int i = 0; i < found && i < TOOL_PARTITIONS_MAX; i++) {
 		struct spw_status *status = &snapshot->partitions[snapshot->count];
 
-		/* It may have been closed since it was listed. */
+		/* The store may have been closed since it was listed. */
 		if (spw_status_read(names[i].store_uuid, names[i].partition, status,
 				    sizeof(*status)) == 0)
 			snapshot->count++;

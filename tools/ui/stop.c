@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/ui/stop.c - an interrupt is remembered, and wakes who sleeps */
+/* tools/ui/stop.c - remember an interrupting signal, and wake the thread that sleeps */
 #include "tools/ui/stop.h"
 
 #include <errno.h>
@@ -14,9 +14,9 @@
 
 static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
 
-/* The only things that a signal handler can reach. */
+/* Globals, as a signal handler can reach nothing else. */
 static atomic_bool came;
-static int wake = -1; /* a sleep that begins after the signal must not miss it */
+static int wake = -1; /* an eventfd: a sleep that begins after the signal must not miss it */
 
 static struct sigaction before[SPW_ARRAY_LEN(signals)];
 
@@ -28,7 +28,7 @@ void tool_stop(void)
 
 	atomic_store(&came, true);
 	wrote = write(wake, &one, sizeof(one));
-	(void)wrote; /* it fails when it is readable already */
+	(void)wrote; /* write() fails if the eventfd is readable already */
 	errno = saved;
 }
 
@@ -46,11 +46,11 @@ void tool_stop_catch(void)
 	atomic_store(&came, false);
 	wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (wake < 0)
-		return; /* an interrupt kills, as it would without us */
+		return; /* without an eventfd a signal ends the process, as by default */
 	(void)sigemptyset(&action.sa_mask);
 	for (size_t i = 0; i < SPW_ARRAY_LEN(signals); i++) {
 		(void)sigaction(signals[i], NULL, &before[i]);
-		/* nohup: who is to survive the terminal does. */
+		/* Under nohup SIGHUP stays ignored, so that the process outlives the terminal. */
 		if (signals[i] != SIGHUP || before[i].sa_handler != SIG_IGN)
 			(void)sigaction(signals[i], &action, NULL);
 	}

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/ui/stop.h - an interrupt ends a command by its own hand: what it has open is closed, and
- * what it has found is printed
+ * tools/ui/stop.h - let a command end in order after SIGINT, SIGTERM or SIGHUP: close what it has
+ * open, print what it has found
  *
- * The first SIGINT, SIGTERM or SIGHUP is remembered, and wakes who sleeps here; another of the same
- * kind kills, as it would without us. One thread sleeps.
+ * The first such signal is remembered, and wakes the thread that sleeps here; a second one of the
+ * same kind ends the process, as by default. Only one thread may sleep.
  */
 #ifndef SPW_TOOLS_UI_STOP_H
 #define SPW_TOOLS_UI_STOP_H
@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* From now on, until the release. */
+/* Catch these signals from now on, until the release. */
 void tool_stop_catch(void);
 void tool_stop_release(void);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/ui/svg.c - lanes, memory and axes of a picture */
+/* tools/ui/svg.c - draw a step as SVG: lanes of activities, a memory chart, axes */
 #include "tools/ui/svg.h"
 
 #include <math.h>
@@ -45,7 +45,7 @@ void svg_line(const struct svg *svg, double x1, double y1, double x2, double y2,
 		      y1, x2, y2, style);
 }
 
-/* What is too short to be seen is drawn a third of a point wide all the same. */
+/* Draw a span in a lane. Spans too short to be seen are drawn a third of a point wide. */
 void svg_span(const struct svg *svg, unsigned lane, uint64_t begin_ns, uint64_t end_ns,
 	      const char *style)
 {
@@ -56,7 +56,7 @@ void svg_span(const struct svg *svg, unsigned lane, uint64_t begin_ns, uint64_t 
 
 /* ---- Axes ---- */
 
-/* 1, 2 or 5 times a power of ten, so that there are at most ten marks up to @most. */
+/* The distance of marks: 1, 2 or 5 times a power of ten, for at most ten marks up to @most. */
 static double mark_distance(double most)
 {
 	static const double factors[] = {1, 2, 5};
@@ -84,7 +84,7 @@ static void draw_time_axis(const struct svg *svg)
 	svg_text(svg, SVG_LEFT - 12, SVG_HEIGHT - BOTTOM + 18, "text-anchor=\"end\"", "ms");
 }
 
-/* A power of two between marks, so that they are round numbers of MiB. */
+/* Draw the memory axis. Marks are a power of two apart, so they are round numbers of MiB. */
 static void draw_memory_axis(const struct svg *svg)
 {
 	double distance = exp2(ceil(log2(svg->bytes_max / 6)));

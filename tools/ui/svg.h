@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/ui/svg.h - pictures of a step: lanes of what is done, and memory, over one axis of time
+ * tools/ui/svg.h - draw a step as SVG: lanes of activities, and memory, over one time axis
  */
 #ifndef SPW_TOOLS_UI_SVG_H
 #define SPW_TOOLS_UI_SVG_H
@@ -35,11 +35,11 @@ void svg_text(const struct svg *svg, double x, double y, const char *style, cons
 void svg_rect(const struct svg *svg, double x, double y, double width, double height,
 	      const char *style);
 void svg_line(const struct svg *svg, double x1, double y1, double x2, double y2, const char *style);
-/* What is too short to be seen is drawn a third of a point wide all the same. */
+/* Draw a span in a lane. Spans too short to be seen are drawn a third of a point wide. */
 void svg_span(const struct svg *svg, unsigned lane, uint64_t begin_ns, uint64_t end_ns,
 	      const char *style);
 
-/* What a file says of itself, as much as fits; in a file that may be of any bytes. */
+/* Write a file's description, as much as fits. It may contain any bytes. */
 void svg_description(const struct svg *svg, const char *text);
 
 struct svg_legend {
@@ -49,7 +49,7 @@ struct svg_legend {
 
 void svg_legend(const struct svg *svg, const struct svg_legend *entries, unsigned count);
 
-/* The title, the empty lanes with their names, and both axes. */
+/* Begin the picture: title, empty lanes with their names, both axes. */
 void svg_begin(const struct svg *svg, const char *title, const char *const *lanes, unsigned count);
 void svg_peak(const struct svg *svg, double bytes);
 void svg_end(const struct svg *svg);

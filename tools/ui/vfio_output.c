@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/ui/vfio_output.c - NVMe controllers that a process could drive, and obstacles */
+/*
+ * tools/ui/vfio_output.c - find and print NVMe controllers that a process can drive, or obstacles
+ */
 #include "tools/ui/tool.h"
 
 #include <errno.h>
@@ -53,7 +55,7 @@ int tool_each_controller(const struct tool_command *command, const struct tool_d
 	json_t *array = json_array();
 	int result = 0;
 
-	/* All are looked at before anything is done with the first. */
+	/* Examine all controllers before acting on the first. */
 	for (unsigned i = 0; i < named->count && result == 0; i++)
 		result = spw_vfio_examine(named->paths[i], &controller);
 	if (result == -EINVAL) {
@@ -73,7 +75,7 @@ int tool_each_controller(const struct tool_command *command, const struct tool_d
 	return result == 0 ? TOOL_DONE : tool_fail(command, result, as_json);
 }
 
-/* Is @path one of the controller's, by either of its names? */
+/* Whether @path names a controller, by its address or a block device. */
 static bool is_of(const struct spw_vfio_probe_info *controller, const char *path)
 {
 	const char *at = strstr(controller->block_devices, path);
@@ -102,7 +104,7 @@ int tool_find_controllers(const char *const paths[], unsigned count,
 		struct spw_vfio_probe_info *controller = &(*controllers)[found];
 
 		controller->size = sizeof(*controller);
-		/* One that is gone since it was listed is passed over. */
+		/* Skip a controller that has disappeared since it was listed. */
 		if (spw_vfio_examine(addresses[i], controller) == 0 &&
 		    is_wanted(controller, paths, count))
 			found++;
@@ -118,7 +120,7 @@ static const char *verdict(const struct spw_vfio_probe_info *controller)
 	return controller->bindable ? "after bind" : "no";
 }
 
-/* What could be reached, but by its group only. */
+/* Print the controllers that are reachable only by their IOMMU group. */
 static void print_groups(const struct spw_vfio_probe_info *controllers, int count, FILE *out)
 {
 	bool headed = false;

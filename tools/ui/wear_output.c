@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/ui/wear_output.c - what drives are worn by, and how long they last, in words and as JSON */
+/* tools/ui/wear_output.c - print the wear of drives, and how long they last, as text and JSON */
 #include "tools/ui/tool.h"
 
 #include <string.h>
@@ -28,7 +28,7 @@ const char *tool_span(char *buf, size_t len, double seconds)
 	return tool_format(buf, len, "over 1000 years");
 }
 
-/* Health data of a controller behind vfio is available only to the process that drives it. */
+/* The path to query for health: NULL behind vfio, where only the process that drives it can ask. */
 static const char *to_be_asked(const char *path)
 {
 	return strncmp(path, "pci:", 4) == 0 ? NULL : path;
@@ -40,7 +40,7 @@ void tool_wear_of(const struct spw_status *status, uint32_t index, double rated,
 	const struct spw_drive_stats *drive = &status->drive[index];
 	double seconds = (double)status->open_ns / 1e9;
 
-	/* What comes out of a page may be any number, and is never a failure of ours. */
+	/* A status page may have any number: a wrong one must not make this command fail. */
 	if (spw_wear(to_be_asked(drive->path), rated, (double)drive->bytes_written,
 		     seconds > 0 ? seconds : 1, wear, sizeof(*wear)))
 		*wear = (struct spw_wear){.size = sizeof(*wear), .years = -1};
