@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/plan/explain.c - one plan of a recorded step: made, and told scope by scope */
+/* tools/plan/explain.c - plan a recorded step, and print the reason for each scope's choice */
 #include "tools/plan/explain.h"
 
 #include <errno.h>
@@ -13,14 +13,14 @@
 
 #define LATENCY_NS  100000u
 #define CHUNK_BYTES (1u << 20)
-#define MIN_BYTES   (64u << 10) /* the cache's own default */
+#define MIN_BYTES   (64u << 10) /* the cache's default */
 
 static const char *const way_names[SPW_PLAN_WAYS] = {"keep", "spill", "recompute",
 						     "recompute, input spilled"};
 
 /* ---- Planning ---- */
 
-/* Read during the backward pass, as it is needed after it, and written during the next forward. */
+/* Add optimizer state as background traffic: reads in backward, writes in the next forward. */
 static void set_flows(struct plan_explain *explain)
 {
 	const struct replay_step *step = &explain->step;
@@ -47,7 +47,7 @@ static void set_opts(const struct plan_explain *explain, struct spw_plan_opts *o
 		opts->mode = SPW_PLAN_BUDGET;
 		opts->memory_bytes = explain->budget_bytes;
 	}
-	/* 0 would be no limit. */
+	/* At least 1, as 0 would mean no limit. */
 	if (explain->day_bytes > 0)
 		opts->bytes_written_max = (uint64_t)fmax((double)explain->day_bytes * days, 1);
 }
@@ -190,7 +190,7 @@ static void print_planned(const struct plan_explain *explain, FILE *out)
 	(void)fputc('\n', out);
 }
 
-/* What going another way would do, in a few words. */
+/* Describe in a few words what another choice would cost. */
 static const char *cost_text(const struct plan_explain *explain,
 			     const struct spw_plan_other_way *way, char *text, size_t size)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/plan/explain_svg.c - a plan as a picture: what it would do with each scope */
+/* tools/plan/explain_svg.c - draw a plan as SVG: compute, drives and memory in the planned step */
 #include "tools/plan/explain.h"
 
 #include <math.h>
@@ -34,7 +34,7 @@ struct picture {
 	struct svg svg;
 };
 
-/* Spans during which the measured step stands still. A recomputed scope may wait as well. */
+/* Whether the measured step stops during a span. Waits inside a recomputation are part of that. */
 static bool interrupts(const struct plan_explain *explain, const struct spw_plan_span *span)
 {
 	if (span->kind != SPW_PLAN_SPAN_WAIT)
@@ -49,7 +49,7 @@ static bool interrupts(const struct plan_explain *explain, const struct spw_plan
 	return true;
 }
 
-/* When the step, as planned, comes to where it was after so much compute. */
+/* The time in the planned step at which it has done this much of its measured compute. */
 static uint64_t planned_ns(const struct plan_explain *explain, uint64_t compute_ns)
 {
 	uint64_t ns = compute_ns;
@@ -70,7 +70,7 @@ static void draw_pass(const struct picture *picture, bool backward, uint64_t beg
 		 backward ? "fill=\"" SVG_COLOUR_BACKWARD "\"" : "fill=\"" SVG_COLOUR_FORWARD "\"");
 }
 
-/* The passes of all micro-batches; over them is drawn what interrupts them. */
+/* Draw the passes of all micro-batches. Waits and recomputation are drawn over them. */
 static void draw_compute(const struct picture *picture)
 {
 	const struct plan_explain *explain = picture->explain;
@@ -83,7 +83,7 @@ static void draw_compute(const struct picture *picture)
 			step->ops[i].event->kind == SPW_TRACE_STAGE && step->ops[i].event->backward;
 	for (uint32_t i = 0; i < step->ops_count; i++) {
 		const struct spw_trace_event *event = step->ops[i].event;
-		/* Where no stage says so, the backward pass begins with the first use. */
+		/* If the trace has no stages, the backward pass begins with the first use. */
 		bool begins = !marked && !backward && event->kind == SPW_TRACE_TAKE;
 
 		if (event->kind != SPW_TRACE_STAGE && !begins)

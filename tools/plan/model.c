@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/plan/model.c - the formulae of spillway plan
+ * tools/plan/model.c - the formulae of spillway plan for transformer models
  *
  * s sequence, b micro-batch, h hidden, a heads, L layers, v vocabulary, t tensor-parallel, p
  * pipeline-parallel, m micro-batches per step, d bytes per element.
@@ -12,8 +12,8 @@
  *     tensor parallel    s b h (10 + 24 / t + 5 a s / (h t))
  *     selective          without the last term
  *     full               2 s b h, and while a layer is being recomputed, all of that layer
- * Of these, 34 is 16 elements and 2 masks, 10 is 4 and 2, 24 is 12, and 5 is 2 and 1: so they are
- * computed for any d.
+ * Here 34 stands for 16 elements and 2 masks, 10 for 4 and 2, 24 for 12, and 5 for 2 and 1; the
+ * code uses these numbers, so d can be any size.
  *
  * Operations of one step (the same, appendix A): forward 24 s b h^2 + 4 s^2 b h per layer, and 2 s
  * b h v for the logits; backward twice that. Selective recomputation repeats 4 s^2 b h, full
@@ -22,11 +22,11 @@
  * Pipeline (1F1B): the first stage holds min(p, m) micro-batches at once; the step takes (m + p -
  * 1) / m of its compute.
  *
- * Bandwidth needed (Wu et al., SSDTrain): what is saved in a step within half of the step. Drive
- * life (the same): endurance x step time / bytes per step. The rating of a drive is in terms of a
- * workload with a write amplification of 2.5, while spilled activations are written once in large
- * pieces: 1. The paper further assumes that cells which keep data for a day instead of 3 years can
- * be written 86 times as often.
+ * Bandwidth needed (Wu et al., SSDTrain): all bytes that a step saves, written in half of the step.
+ * Drive life (the same): endurance x step time / bytes per step. A drive's rating assumes a
+ * workload with a write amplification of 2.5; spilled activations are written once, in large
+ * pieces, with an amplification of 1. The paper further assumes that cells which keep data for a
+ * day instead of 3 years can be written 86 times as often.
  */
 #include "tools/plan/model.h"
 
@@ -74,13 +74,13 @@ int model_check(const struct model *model)
 	return 0;
 }
 
-/* ---- What a layer saves, in the order in which it does ---- */
+/* ---- What a layer saves, in order ---- */
 
 struct saved {
 	unsigned elements, masks; /* times s b h */
-	bool shared;              /* cut between the tensor-parallel GPUs */
+	bool shared;              /* divided among the tensor-parallel GPUs */
 	bool scores;              /* times a s^2 b instead; recomputed in selective mode */
-	bool input;               /* all that is saved in full mode */
+	bool input;               /* the only tensor saved in full mode */
 };
 
 static const struct saved layer[] = {
@@ -89,15 +89,15 @@ static const struct saved layer[] = {
 	{.elements = 1},
 	{.elements = 3, .shared = true},                 /* queries, keys, values */
 	{.elements = 1, .shared = true, .scores = true}, /* softmax */
-	{.masks = 1, .shared = true, .scores = true},    /* its dropout */
-	{.elements = 1, .shared = true, .scores = true}, /* what is multiplied by the values */
+	{.masks = 1, .shared = true, .scores = true},    /* mask of its dropout */
+	{.elements = 1, .shared = true, .scores = true}, /* what multiplies the values */
 	{.elements = 1, .shared = true},                 /* input of the output projection */
-	{.masks = 1},                                    /* its dropout */
+	{.masks = 1},                                    /* mask of its dropout */
 	{.elements = 1},                                 /* input of the second norm */
 	{.elements = 1},                                 /* input of the feed-forward part */
 	{.elements = 4, .shared = true},                 /* input of its nonlinearity */
 	{.elements = 4, .shared = true},                 /* input of its second matrix */
-	{.masks = 1},                                    /* its dropout */
+	{.masks = 1},                                    /* mask of its dropout */
 };
 
 enum { LAYER_PARTS = SPW_ARRAY_LEN(layer) };
@@ -142,7 +142,7 @@ void model_step_of(const struct model *model, struct model_step *step)
 		again = attention * step->layers;
 	else if (model->recompute == MODEL_RECOMPUTE_FULL)
 		again = forward;
-	forward += logits / p; /* evenly, as the work of all stages should be */
+	forward += logits / p; /* divided evenly, as the stages' work should be balanced */
 	step->forward_seconds = forward / t / model->gpu_flops;
 	step->backward_seconds = (2 * forward + again) / t / model->gpu_flops;
 	step->seconds = (m + p - 1) * (step->forward_seconds + step->backward_seconds);
@@ -166,7 +166,7 @@ struct model_life model_life_of(double endurance_bytes, double bytes, double sec
 	struct model_life life = {0};
 	struct spw_wear wear;
 
-	/* What is left of a new drive, at this rate. */
+	/* How long a new drive lasts at this rate. */
 	if (spw_wear(NULL, endurance_bytes, bytes, seconds, &wear, sizeof(wear)) || wear.years < 0)
 		return life;
 	life.bytes_per_day = wear.bytes_per_day;
@@ -185,7 +185,7 @@ struct timeline {
 	uint32_t count;
 };
 
-/* A micro-batch, its layers' tensors spread evenly over each layer's time. */
+/* Add the tensors of a micro-batch, spread evenly over each layer's time. */
 static void add_micro_batch(struct timeline *timeline, double forward_begin, double backward_begin,
 			    uint32_t scope)
 {
@@ -212,7 +212,7 @@ static void add_micro_batch(struct timeline *timeline, double forward_begin, dou
 	}
 }
 
-/* The first stage: p forward passes, then backward and forward in turn. */
+/* Add the first stage's step: p forward passes, then backward and forward alternate. */
 static void add_step(struct timeline *timeline)
 {
 	const struct model_step *step = &timeline->step;
@@ -241,7 +241,7 @@ static int check_size(const struct timeline *timeline)
 				 "%.0f tensors per step and GPU are more than %u: fewer layers or "
 				 "micro-batches",
 				 tensors, MODEL_TENSORS_MAX);
-	/* The planner's own limits, before anything is converted to its integers. */
+	/* Check the planner's limits before anything is converted to its integers. */
 	if (step->step_bytes >= 0x1p62 || step->seconds >= 0x1p50 / 1e9)
 		return spw_error(-EINVAL,
 				 "the model is too large, or the GPU too slow: a step saves %.3g "

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/plan/model.h - what a transformer saves, its step's time, and what spilling takes */
+/* tools/plan/model.h - a transformer's saved bytes and step time, and what spilling needs */
 #ifndef SPW_TOOLS_PLAN_MODEL_H
 #define SPW_TOOLS_PLAN_MODEL_H
 
@@ -13,48 +13,48 @@
 
 enum model_recompute {
 	MODEL_RECOMPUTE_NONE,
-	/* the core of attention; also what fused attention kernels save */
+	/* recompute the core of attention; fused attention kernels save as little */
 	MODEL_RECOMPUTE_SELECTIVE,
-	MODEL_RECOMPUTE_FULL, /* all but the input of each layer */
+	MODEL_RECOMPUTE_FULL, /* recompute all but the input of each layer */
 };
 
 struct model {
 	uint32_t layers, hidden, heads, sequence, micro_batch, micro_batches, vocabulary;
 	uint32_t tensor_parallel, pipeline_parallel, dtype_bytes;
 	enum model_recompute recompute;
-	double gpu_flops; /* per second and GPU, as achieved */
+	double gpu_flops; /* achieved operations per second and GPU */
 };
 
-/* Of one GPU of the first pipeline stage, whose activations live longest. */
+/* The step of one GPU of the first pipeline stage, whose activations live longest. */
 struct model_step {
-	uint32_t layers;         /* of the stage */
+	uint32_t layers;         /* in the stage */
 	double layer_bytes;      /* saved by one layer for one micro-batch */
 	double step_bytes;       /* saved in one step */
 	double forward_seconds;  /* of one micro-batch, all layers of the stage */
-	double backward_seconds; /* with what is recomputed */
-	double seconds;          /* the step, with the bubble of the pipeline */
-	double model_flops;      /* of one GPU and step; what is recomputed does not count */
-	/* of the output layer, if it is on this stage: saved last, used first, never spilled */
+	double backward_seconds; /* with recomputation */
+	double seconds;          /* the whole step, with the pipeline's bubble */
+	double model_flops;      /* per GPU and step, without recomputation */
+	/* bytes of the output layer, if on this stage: saved last, used first, never spilled */
 	double outside_layers_bytes;
-	double recompute_bytes; /* of the layer that is being recomputed */
+	double recompute_bytes; /* bytes of the layer that is being recomputed */
 };
 
-/* Drives of one GPU together. */
+/* All drives of one GPU together. */
 struct model_drives {
 	double write, read; /* bytes per second */
 	double endurance_bytes;
 };
 
 struct model_life {
-	double bytes_per_day; /* written to all of them */
-	double rated_seconds; /* the rating taken as bytes that the host may write */
-	/* the rating assumes a write amplification of 2.5, spilling has 1 */
+	double bytes_per_day; /* written to all drives */
+	double rated_seconds; /* if the rating counts bytes written by the host */
+	/* if the rating assumes a write amplification of 2.5, as spilling has 1 */
 	double sequential_seconds;
-	/* and data lasts a day, not 3 years: the paper's assumption, no drive's setting */
+	/* and if data lasts a day, not 3 years: the paper's assumption, not a drive's setting */
 	double retention_seconds;
 };
 
-/* Return: 0; -EINVAL with words. */
+/* Check the model's parameters. Return: 0; -EINVAL with a message. */
 int model_check(const struct model *model);
 
 /* Bytes that one layer saves for one micro-batch on each GPU. */
@@ -62,13 +62,13 @@ double model_layer_bytes(const struct model *model, enum model_recompute recompu
 
 void model_step_of(const struct model *model, struct model_step *step);
 
-/* Bytes per second that every GPU writes: all that is saved, within half of the step. */
+/* Bytes per second that each GPU writes if it spills everything in half of the step. */
 double model_bandwidth_needed(const struct model_step *step);
 
-/* @bytes are written in every @seconds. */
+/* The life of drives to which @bytes are written every @seconds. */
 struct model_life model_life_of(double endurance_bytes, double bytes, double seconds);
 
-/* Peak if all is kept, or with @drives, lowest without a stall. Return: 0; -EINVAL; -ENOMEM. */
+/* Peak if all is kept; with @drives, the lowest without a stall. Return: 0; -EINVAL; -ENOMEM. */
 int model_plan(const struct model *model, const struct model_drives *drives,
 	       struct spw_plan_result *result);
 

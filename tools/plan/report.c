@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/plan/report.c - the report of spillway plan for people and as JSON */
+/* tools/plan/report.c - print the report of spillway plan as text and JSON */
 #include "tools/plan/report.h"
 
 #include <string.h>
@@ -34,7 +34,7 @@ static void print_model(const struct plan_report *report, FILE *out)
 		      step->model_flops / step->seconds / 1e12);
 }
 
-/* All that was given or left as it is: each is an option. */
+/* Print all assumptions; each is an option. */
 static void print_assumptions(const struct plan_report *report, FILE *out)
 {
 	static const char *const recompute[] = {"none", "selective", "full"};
@@ -75,7 +75,7 @@ static void print_drives(const struct plan_report *report, FILE *out)
 			      report->planned.tensors_spilled);
 }
 
-/* Wear, before any of it is spent. */
+/* Print the wear of new drives. */
 static void print_wear(const struct plan_report *report, FILE *out)
 {
 	const struct model_life *life = report->has_model ? &report->life_planned : &report->life;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/plan/report.h - the report of spillway plan: what it is made of, as text and JSON */
+/* tools/plan/report.h - the figures in the report of spillway plan, printed as text and JSON */
 #ifndef SPW_TOOLS_PLAN_REPORT_H
 #define SPW_TOOLS_PLAN_REPORT_H
 
@@ -21,7 +21,7 @@ enum curve_line {
 
 struct curve_point {
 	uint32_t micro_batch;
-	double peak_bytes, step_seconds, flops; /* of one GPU; the model's operations per second */
+	double peak_bytes, step_seconds, flops; /* of one GPU; flops: per second */
 	double written_bytes;                   /* per step */
 };
 
@@ -29,12 +29,12 @@ struct plan_report {
 	bool has_model;
 	struct model model;
 	struct model_step step;
-	double bandwidth_needed; /* per GPU, while it writes: half of the step */
+	double bandwidth_needed; /* per GPU, in the half of the step in which it writes */
 	double drive_write, drive_read, drive_endurance_bytes;
-	double gpu_tflops, efficiency_percent; /* of which the model's speed is made */
-	uint32_t drives_needed, drives; /* per GPU: for all activations, and as given or needed */
-	struct model_life life;         /* if all activations are written */
-	struct model_life life_planned; /* if what the plan spills is */
+	double gpu_tflops, efficiency_percent; /* their product is the model's speed */
+	uint32_t drives_needed, drives;        /* per GPU; drives: given or needed */
+	struct model_life life;                /* if all activations are written */
+	struct model_life life_planned;        /* if only the plan's spills are written */
 	struct spw_plan_result planned;
 	struct curve_point curve[CURVE_LINES][CURVE_POINTS];
 };

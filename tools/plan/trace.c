@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/plan/trace.c - plans of a recorded step, as table and JSON */
+/* tools/plan/trace.c - plan a recorded step for several bandwidths, print a table or JSON */
 #include "tools/plan/trace.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 
 #define LATENCY_NS  100000u
 #define CHUNK_BYTES (1u << 20)
-#define MIN_BYTES   (64u << 10) /* the cache's own default */
+#define MIN_BYTES   (64u << 10) /* the cache's default */
 
 static const unsigned budget_percent[PLAN_TRACE_BUDGETS] = {75, 50, 25};
 
@@ -23,7 +23,7 @@ struct change {
 	int64_t bytes;
 };
 
-/* At one time, what comes comes first: never too low. */
+/* Order changes by time. At equal times additions come first, so that the peak is never too low. */
 static int compare_changes(const void *a, const void *b)
 {
 	const struct change *first = a, *second = b;
@@ -40,7 +40,7 @@ static void add_stay(struct change changes[], size_t *count, uint64_t from_ns, u
 	changes[(*count)++] = (struct change){.ns = to_ns, .bytes = -(int64_t)bytes};
 }
 
-/* The tensors of one scope, from @first to before @end. */
+/* Add the memory changes of one scope, of the tensors from @first to before @end. */
 static void add_scope(const struct replay_step *step, uint32_t first, uint32_t end,
 		      struct change changes[], size_t *count)
 {

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * tools/plan/trace.h - spillway plan --trace: what spilling a recorded step would cost and save,
- * drive by drive
+ * for each bandwidth of drives
  *
  * Keep, recompute and offload of one step:
- *   keep       Everything stays.
- *   recompute  Of each scope only the first tensor stays, its input; the rest is discarded when the
- *              scope ends and recomputed, in the time that the scope took, when the backward pass
- *              first uses one of them.
- *   offload    What the planner spills, for each bandwidth: in fastest mode, and by SSDTrain's
- *              positional rule.
- *   budget     What it spills at least to fit 75, 50 and 25 % of the memory that keeping takes, for
- *              each bandwidth.
+ *   keep       Everything stays in memory.
+ *   recompute  Only the first tensor of each scope stays, its input. The others are discarded at
+ *              the end of the scope, and recomputed, in the time that the scope took, when the
+ *              backward pass first uses one of them.
+ *   offload    For each bandwidth, what the planner spills in fastest mode, and what SSDTrain's
+ *              positional rule spills.
+ *   budget     For each bandwidth, the least that the planner spills to fit 75, 50 and 25 % of the
+ *              memory that keeping everything takes.
  */
 #ifndef SPW_TOOLS_PLAN_TRACE_H
 #define SPW_TOOLS_PLAN_TRACE_H
@@ -30,10 +30,10 @@
 #define PLAN_TRACE_BUDGETS   3u
 
 struct plan_trace_rate {
-	double write, read; /* bytes per second, of all drives */
+	double write, read; /* bytes per second of all drives together */
 	struct spw_plan_result fastest, positional;
 	struct spw_plan_result budgets[PLAN_TRACE_BUDGETS];
-	/* of the drives as rated, by what fastest writes; 0: nothing is written */
+	/* life of the drives by their rating, for fastest; 0: nothing is written */
 	struct model_life life;
 };
 
@@ -48,10 +48,10 @@ struct plan_trace_report {
 	double recompute_seconds; /* of the step */
 	double bandwidth_needed;  /* to spill everything within half of the step */
 	struct plan_trace_rate rates[PLAN_TRACE_RATES_MAX];
-	unsigned rates_count; /* set, with write and read, by the caller */
+	unsigned rates_count; /* set by the caller, with write and read of rates */
 };
 
-/* Fill all but path, endurance_bytes, drives, speed and the rates. Return: 0; -errno, in words. */
+/* Fill a report but for path, endurance_bytes, drives, speed and rates. Return: 0; -errno. */
 int plan_trace_fill(struct plan_trace_report *report, uint32_t number);
 void plan_trace_free(struct plan_trace_report *report);
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/replay/chrome.c - the last replay in the Chrome trace event format, for Perfetto and
+ * tools/replay/chrome.c - write the last replay in the Chrome trace event format, for Perfetto and
  * chrome://tracing
  *
  * Tracks: passes, scopes, waiting for I/O, writes and reads (asynchronous events: they overlap),
  * and a counter of the activations in memory. Times are microseconds since the step began; events
- * are in the order of time, and what encloses another comes before it.
+ * are sorted by time, an enclosing event before those inside.
  */
 #include "tools/replay/report.h"
 
@@ -47,9 +47,9 @@ static double us(uint64_t ns)
 	return (double)ns / 1e3;
 }
 
-/* ---- What happened ---- */
+/* ---- Collect events ---- */
 
-/* @format: what is particular of it, after the common keys. */
+/* Add an event. @format: its own keys, after the common ones */
 static void add(struct events *events, const char *phase, enum track track, uint64_t ns,
 		uint64_t end_ns, const char *format, ...) SPW_PRINTF(6, 7);
 
@@ -79,7 +79,7 @@ static void add_pass(void *context, const struct replay_pass *pass)
 	    pass->backward ? "backward" : "forward", pass->micro_batch);
 }
 
-/* From each operation that enters a scope to the one that leaves it. */
+/* Add the scopes, from the operation that enters each to the one that leaves it. */
 static void add_scopes(struct events *events)
 {
 	const struct replay_step *step = events->report->step;
@@ -119,7 +119,7 @@ static void add_transfer(struct events *events, const struct replay_transfer *tr
 	    id, name);
 }
 
-/* By time; what takes longer encloses the other; else as added. */
+/* Order events by time; the longer one encloses the other; else as added. */
 static int compare(const void *a, const void *b)
 {
 	const struct event *one = a, *other = b;
@@ -142,7 +142,7 @@ static int collect(struct events *events)
 	size_t transfers_count;
 	const struct replay_transfer *transfers = replay_drive_transfers(&transfers_count);
 
-	/* A pass or a scope for each operation at most, and the last pass. */
+	/* Each operation adds at most a pass or a scope; add one for the last pass. */
 	events->max = (size_t)events->report->step->ops_count + 1 + timeline->stalls_count +
 		      timeline->samples_count + 2 * transfers_count;
 	events->all = calloc(events->max, sizeof(*events->all));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/replay/drive.c - the record of transfers, simulated or of a store */
+/* tools/replay/drive.c - the simulated store, and the record of transfers of it or a real one */
 #include "tools/replay/drive.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@
 
 static struct {
 	pthread_mutex_t lock;
-	/* read without the lock, too: transfers begin on the store's thread as well */
+	/* also read without the lock, as transfers begin on the store's thread too */
 	atomic_bool on;
 	void (*ended)(void *context);
 	void *context;
@@ -45,13 +45,10 @@ void replay_drive_forget(void)
 	record.count = record.max = 0;
 }
 
-/* A picture with a transfer missing is still worth having: without memory, it is left out. */
+/* Record a transfer. Without memory it is left out: a picture without it is still useful. */
 static void record_transfer(const struct replay_transfer *transfer)
 {
-	/*
-	 * Calls back under the lock: when watching has stopped, no thread is in the callback any
-	 * more.
-	 */
+	/* Call back under the lock: no thread is in the callback after watching has stopped. */
 	(void)pthread_mutex_lock(&record.lock);
 	if (record.on && record.count == record.max) {
 		size_t max = record.max ? 2 * record.max : 1024;
@@ -134,7 +131,7 @@ struct watched {
 	struct replay_transfer transfer;
 };
 
-/* The read that the replaying thread waits for. */
+/* The read for which the replaying thread waits. */
 static struct {
 	const struct spw_request *request;
 	struct replay_transfer transfer;
@@ -152,7 +149,7 @@ static void watched_done(void *context, int res)
 	free(watched);
 }
 
-/* Return: what to submit with instead of @notify; NULL: @notify itself. */
+/* Watch a transfer. Return: what to submit instead of @notify; NULL: submit @notify itself. */
 static struct watched *watch(const struct spw_notify *notify, struct spw_notify *ours, size_t len,
 			     bool read)
 {
@@ -214,7 +211,7 @@ static int watched_wait(struct spw_request *request)
 	return rc;
 }
 
-/* ---- What the cache is opened with ----------------------------------------------------------- */
+/* ---- The cache on these stores ----------------------------------------------------------- */
 
 int replay_drive_open_cache(struct spw_store *store, const struct spw_cache_opts *opts,
 			    struct spw_cache **cache)

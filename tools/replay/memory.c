@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/replay/memory.c - the memory of a replay's tensors, each filled with its pattern */
+/* tools/replay/memory.c - buffers of a replay's tensors, filled with their patterns */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/replay/pattern.c - filling and comparing the tensors of a replay */
+/* tools/replay/pattern.c - fill and compare the tensors of a replay */
 #include "tools/replay/pattern.h"
 
 #include <string.h>

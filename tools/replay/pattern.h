@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/replay/pattern.h - what the tensors of a replay hold: words that depend on the tensor and
- * on their place
+ * tools/replay/pattern.h - the content of a replay's tensors: words that depend on the tensor and
+ * the offset
  *
- * So wrong bytes show whether they come from another tensor, from another place, or from another
- * step. Fast, as it stands for compute that touches each byte.
+ * So wrong bytes are found, whether they come from another tensor, offset or step. Filling is fast,
+ * as it replaces compute that touches each byte.
  */
 #ifndef SPW_TOOLS_REPLAY_PATTERN_H
 #define SPW_TOOLS_REPLAY_PATTERN_H
@@ -16,7 +16,7 @@ uint64_t replay_pattern_seed(uint64_t key);
 
 void replay_pattern_fill(uint8_t *bytes, uint64_t len_bytes, uint64_t seed);
 
-/* Whether @bytes are those from @offset_bytes on; any alignment. */
+/* Whether @bytes are the content from @offset_bytes on. Any alignment. */
 bool replay_pattern_matches(const uint8_t *bytes, uint64_t offset_bytes, uint64_t len_bytes,
 			    uint64_t seed);
 

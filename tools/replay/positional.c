@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/replay/positional.c - SSDTrain's rule, which plans are compared with */
+/* tools/replay/positional.c - SSDTrain's positional rule, with which plans are compared */
 #include "tools/replay/positional.h"
 
 #include <stddef.h>
 
-#define LIMIT_ERROR_SHARE 256 /* of the limit found for prefetches */
+#define LIMIT_ERROR_SHARE 256 /* accuracy of the limit for prefetches, as a share */
 
 uint32_t replay_positional_cut(const struct spw_plan_step *step, uint64_t write_bytes_per_second)
 {
-	double before = 0; /* bytes of the scopes before */
+	double before = 0; /* bytes of all earlier scopes */
 
 	for (uint32_t i = 0; i < step->count;) {
 		uint32_t scope = step->tensors[i].scope;
@@ -58,6 +58,6 @@ int replay_positional_simulate(const struct spw_plan_step *step,
 	}
 	if (rc == 0)
 		rc = spw_plan_simulate(step, drives, limit, choices, NULL, 0, result);
-	result->feasible = true; /* the rule has no limit to keep to */
+	result->feasible = true; /* the rule has no memory limit */
 	return rc;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/replay/recompute.c - scopes of a replay that are recomputed
+ * tools/replay/recompute.c - recompute scopes in a replay
  *
- * As the Python package does it: tensors of a scope are offered with SPW_HINT_AGAIN, and the input
- * of the scope is offered again before the scope ends and kept until its last discarded tensor is
- * gone. Recomputing takes as long as the forward pass took for each of them.
+ * As in the Python package, tensors of a scope are offered with SPW_HINT_AGAIN. The scope's input
+ * is offered once more before the scope ends, and kept until its last discarded tensor is gone.
+ * Recomputing a tensor takes as long as the forward pass took.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -58,7 +58,7 @@ void replay_recompute_enter(struct replaying *replaying)
 	place->depth++;
 }
 
-/* The innermost scope, if it can be recomputed; or REPLAY_NO_SCOPE. */
+/* The innermost scope if it can be recomputed; else REPLAY_NO_SCOPE. */
 static uint32_t scope_now(const struct replaying *replaying)
 {
 	const struct replay_scopes *again = replaying->run->recomputable;
@@ -78,7 +78,7 @@ enum spw_cache_hint replay_recompute_hint(const struct replaying *replaying)
 
 /* ---- Inputs of scopes ---- */
 
-/* The tensor has one user less. A discarded one no longer needs the input of its scope. */
+/* Drop a user of a tensor. After the last, a discarded one no longer needs its scope's input. */
 int replay_release(struct replaying *replaying, uint32_t tensor)
 {
 	struct handle *handle = &replaying->handles[tensor];
@@ -129,7 +129,7 @@ int replay_recompute_leave(struct replaying *replaying)
 	return replay_release(replaying, replaying->run->recomputable->own[scope].input);
 }
 
-/* ---- Discarded and recomputed ---- */
+/* ---- Discard and recompute ---- */
 
 void replay_recompute_discarded(struct replaying *replaying, uint32_t tensor)
 {
@@ -186,7 +186,7 @@ int replay_recompute(struct replaying *replaying, uint32_t tensor)
 	spw_cache_again_begin(cache);
 	rc = spw_cache_take(cache, input->id, input->offered->offset_bytes,
 			    input->offered->len_bytes, &taken);
-	begin_ns = replay_drive_now_ns(); /* what the take has waited is a stall */
+	begin_ns = replay_drive_now_ns(); /* the take's wait is a stall, not recomputation */
 	if (rc == 0)
 		rc = compute(replaying, scope, begin_ns);
 	if (taken.lease)

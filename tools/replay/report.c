@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/replay/report.c - the report of spillway replay for people and as JSON */
+/* tools/replay/report.c - print the report of spillway replay as text and JSON */
 #include "tools/replay/report.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 #include "tools/ui/tool.h"
 #include "util/util.h"
 
-#define WARM_STEPS 3u /* that measure, search for a plan, and are the first by it */
+#define WARM_STEPS 3u /* the first replays measure, find a plan, and first follow it */
 
 static double seconds_of(uint64_t ns)
 {
@@ -23,7 +23,7 @@ static double size_of(const struct replay_report *report, uint64_t bytes)
 
 #define SIZE_TEXT(bytes) SPW_SIZE_TEXT((uint64_t)size_of(report, bytes))
 
-/* ---- In short ---- */
+/* ---- Summary ---- */
 
 static int compare(const void *a, const void *b)
 {
@@ -37,7 +37,7 @@ static uint32_t first_steady(const struct replay_report *report)
 	return report->run->measured > WARM_STEPS ? WARM_STEPS : report->run->measured - 1;
 }
 
-/* Of what stands at @offset of each steady measure. */
+/* The median of the member at @offset over the steady measures. */
 static uint64_t median(const struct replay_report *report, size_t offset)
 {
 	uint64_t values[REPLAY_STEPS_MAX] = {0};
@@ -53,16 +53,16 @@ static uint64_t median(const struct replay_report *report, size_t offset)
 #define MEDIAN(field) median(report, offsetof(struct replay_measure, field))
 
 /*
- * In short: of the replays from the fourth on, as the first one measures, and the third is the
- * first by a plan; of the last one if there are fewer. Times and bytes are medians, the peak is
- * the highest.
+ * The summary of the replays from the fourth on, as the first one measures and the third is the
+ * first with a plan; or of the last replay if there are fewer. Times and bytes are medians, the
+ * peak is the highest.
  */
 struct summary {
 	double step_seconds, ideal_seconds, stall_seconds, over_ideal_max;
 	double peak_bytes, bytes_written, bytes_read, bytes_forwarded;
 };
 
-/* At least one replay was measured. */
+/* Summarize. At least one replay was measured. */
 static struct summary summarize(const struct replay_report *report)
 {
 	struct summary summary = {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/replay/run.c - the replaying thread: waits, offers, takes, compares, measures */
+/* tools/replay/run.c - replay_run(): wait, offer, take, compare and measure in one thread */
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ static int timeline_open(struct replay_run *run)
 {
 	struct replay_timeline *timeline = &run->timeline;
 
-	/* After each operation, and when a write or a read of each tensor has ended. */
+	/* A sample after each operation, and after each tensor's write and read. */
 	timeline->samples_max = run->step->ops_count + 2 * run->step->tensors_count + 16;
 	timeline->op_ns = calloc((size_t)run->step->ops_count + 1, sizeof(*timeline->op_ns));
 	timeline->samples = calloc(timeline->samples_max, sizeof(*timeline->samples));
@@ -154,7 +154,7 @@ static int operate(struct replaying *replaying, const struct replay_op *op)
 	return 0;
 }
 
-/* Compute time of this replay, by that of the step. */
+/* Convert compute time of the step to that of this replay. */
 static uint64_t compute_ns(const struct replay_run *run, uint64_t ns)
 {
 	uint64_t forward_ns = SPW_MIN(ns, run->step->backward_ns);
@@ -162,7 +162,7 @@ static uint64_t compute_ns(const struct replay_run *run, uint64_t ns)
 	return (uint64_t)((double)forward_ns / run->hurry) + ns - forward_ns;
 }
 
-/* All that was waited for I/O so far. */
+/* The time waited for I/O so far. */
 static uint64_t waited_ns(const struct replaying *replaying)
 {
 	struct spw_cache_stats stats;
@@ -171,7 +171,7 @@ static uint64_t waited_ns(const struct replaying *replaying)
 	return stats.stall_ns + stats.hold_ns;
 }
 
-/* An operation at its time: compute, and what it has waited for I/O. */
+/* Run an operation at its time, which is compute plus the waits for I/O so far. */
 static int do_op(struct replaying *replaying, uint32_t index)
 {
 	const struct replay_op *op = &replaying->run->step->ops[index];
@@ -283,7 +283,7 @@ int replay_run(struct replay_run *run)
 		if (run->after_step)
 			run->after_step(i, &run->measures[i]);
 	}
-	/* Writes may still run from the buffers: the cache goes first. */
+	/* Close the cache before freeing buffers, as writes may still read them. */
 	spw_cache_close(run->cache);
 	run->cache = NULL;
 	replay_buffers_free(&replaying);

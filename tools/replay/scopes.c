@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/replay/scopes.c - from a recorded step's events to scopes */
+/* tools/replay/scopes.c - make the planner's scopes from a recorded step's events */
 #include "tools/replay/scopes.h"
 
 #include <errno.h>
@@ -7,7 +7,7 @@
 
 #include "util/util.h"
 
-/* Of a tensor or scope index. */
+/* Special values of a tensor or scope index. */
 #define NONE     UINT32_MAX
 #define NOT_SEEN (UINT32_MAX - 1)
 #define NESTED   (UINT32_MAX - 1)
@@ -17,7 +17,7 @@ struct making {
 	struct replay_scopes *made;
 	uint64_t min_bytes;
 	enum replay_scopes_level level;
-	/* the scopes that are open; NONE: one that counts as part of the one around it */
+	/* the open scopes; NONE: a scope that counts as part of the enclosing one */
 	uint32_t *open;
 	uint32_t depth;
 	bool backward;
@@ -38,7 +38,7 @@ static void enter(struct making *making, uint64_t ns)
 		s = made->scopes.count++;
 		made->own[s] = (struct spw_plan_scope){.enter_ns = ns, .input = NONE};
 		made->micro_batch[s] = making->micro_batch;
-		/* A scope with scopes inside is not recomputed itself. */
+		/* A scope with inner scopes is not recomputed itself. */
 		if (around != NONE)
 			made->own[around].input = NESTED;
 	}

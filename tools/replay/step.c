@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/replay/step.c - from a trace's events to a step's operations and tensors */
+/* tools/replay/step.c - make a step's operations and tensors from a trace's events */
 #include "tools/replay/step.h"
 
 #include <errno.h>
@@ -9,25 +9,25 @@
 
 #include "util/util.h"
 
-/* What becomes of larger figures before they are refused: sums of a few still fit. */
+/* Larger figures are cut to this before they are refused, so that sums of a few still fit. */
 #define LARGEST         0x1p61
 #define SAVED_BYTES_MAX 0x1p50
-#define STEP_NS_MAX     0x1p50 /* 13 days, as the planner has it */
+#define STEP_NS_MAX     0x1p50 /* 13 days, the planner's limit */
 
 struct making {
 	const struct spw_trace *trace;
 	const struct replay_step_opts *opts;
 	struct replay_step *step;
 	uint32_t first, end; /* events of the step */
-	/* the trace says when a backward pass begins; else the first take tells */
+	/* the trace marks the backward pass; if not, it begins with the first take */
 	bool marked;
 	bool backward;
-	uint64_t last_ns;     /* of the event before, in the trace, */
-	uint64_t passed_ns;   /* and in compute, at the trace's speed */
-	uint32_t scope;       /* stretch between scope events */
-	uint32_t *tensor_of;  /* by the trace's number: ours, from 1; 0: not of this step */
-	uint32_t *users;      /* by our number */
-	uint32_t *content_of; /* by the trace's storage: the latest version's, from 1 */
+	uint64_t last_ns;     /* time of the last event in the trace, */
+	uint64_t passed_ns;   /* and in compute time, at the trace's speed */
+	uint32_t scope;       /* number of the interval between scope events */
+	uint32_t *tensor_of;  /* from trace to step numbers, from 1; 0: not in this step */
+	uint32_t *users;      /* by number in the step */
+	uint32_t *content_of; /* by the trace's storage: number of its latest content, from 1 */
 };
 
 uint64_t replay_scaled(uint64_t bytes, double scale)
@@ -35,7 +35,7 @@ uint64_t replay_scaled(uint64_t bytes, double scale)
 	return scale == 1 ? bytes : (uint64_t)fmin((double)bytes * scale, LARGEST);
 }
 
-/* Scaled ends, so that what touches still does and what lies within still does. */
+/* Scale both ends of a range, so that ranges that touch or enclose each other still do. */
 static void scale_part(const struct spw_trace_event *event, double scale, struct replay_op *op)
 {
 	uint64_t end = replay_scaled(event->offset_bytes + event->len_bytes, scale);
@@ -44,13 +44,16 @@ static void scale_part(const struct spw_trace_event *event, double scale, struct
 	op->len_bytes = end > op->offset_bytes ? end - op->offset_bytes : 1;
 }
 
-/* What is scaled down to nothing still has its one byte within. */
+/* Scale a storage, with room for one byte more: parts are scaled to at least one byte. */
 static uint64_t scale_whole(uint64_t bytes, double scale)
 {
 	return replay_scaled(bytes, scale) + (scale != 1);
 }
 
-/* The event at @ns ended a wait. Overlapping waits sum to more than passes: time then stands. */
+/*
+ * The compute time of an event at @ns that ended a wait. Overlapping waits may exceed the time
+ * between events: then no compute time passes.
+ */
 static uint64_t now_of(struct making *making, uint64_t ns, uint64_t wait_ns)
 {
 	uint64_t ns_between = ns - making->last_ns;
@@ -63,7 +66,7 @@ static uint64_t now_of(struct making *making, uint64_t ns, uint64_t wait_ns)
 
 /* ---- The events ---- */
 
-/* Of the step wanted. Return: whether there is such a step. */
+/* Find the events of the wanted step. Return: whether the step exists. */
 static bool find_events(struct making *making)
 {
 	uint32_t wanted = making->opts->number ? making->opts->number : making->trace->steps,
@@ -142,7 +145,7 @@ static void add_use(struct making *making, const struct spw_trace_event *event, 
 	struct replay_tensor *tensor;
 	struct replay_op *op;
 
-	/* Of an earlier step; and what is returned shows when it is released. */
+	/* Skip tensors of earlier steps, and returns: releases tell when memory is free. */
 	if (known == 0 || event->kind == SPW_TRACE_RETURN)
 		return;
 	tensor = &making->step->tensors[known - 1];
@@ -190,7 +193,7 @@ static void add_event(struct making *making, const struct spw_trace_event *event
 		(void)add_op(making, event, ns);
 		break;
 	case SPW_TRACE_HOLD:
-	case SPW_TRACE_AGAIN: break; /* the cache that replays it does so by its own plan */
+	case SPW_TRACE_AGAIN: break; /* the replaying cache decides this by its own plan */
 	}
 	if (ns > making->step->compute_ns)
 		making->step->compute_ns = ns;
@@ -198,7 +201,7 @@ static void add_event(struct making *making, const struct spw_trace_event *event
 
 static const struct spw_trace_event release_event = {.kind = SPW_TRACE_RELEASE};
 
-/* What the trace releases in a later step, or never, is released when this one ends. */
+/* Release at the end of the step the tensors that the trace releases later, or never. */
 static void release_rest(struct making *making)
 {
 	struct replay_step *step = making->step;
@@ -212,9 +215,9 @@ static void release_rest(struct making *making)
 		}
 }
 
-/* ---- What the step is like ---- */
+/* ---- Properties of the step ---- */
 
-/* @users: zeros, and zeros again afterwards. */
+/* Compute the memory in use if everything is kept. @users: scratch, zero before and after */
 static void keep_all(struct replay_step *step, uint32_t *users)
 {
 	uint64_t bytes = 0;
@@ -248,7 +251,7 @@ static void find_largest_scope(struct replay_step *step, uint64_t min_bytes)
 	}
 }
 
-/* No real step comes near; sums of sizes and times stay far from the end of their types. */
+/* Refuse a step beyond any real one, so that sums of sizes and times cannot overflow. */
 static int check_size(const struct making *making)
 {
 	double bytes = 0;
@@ -278,7 +281,7 @@ static int go_through(struct making *making)
 				  making->trace->events[i].backward;
 	for (uint32_t i = making->first; i < making->end; i++)
 		add_event(making, &making->trace->events[i]);
-	/* What follows until the next step, such as the optimizer, is part of the step. */
+	/* The time until the next step, such as the optimizer's, is part of the step. */
 	if (making->end < making->trace->count) {
 		uint64_t ns = now_of(making, making->trace->events[making->end].ns, 0);
 
@@ -317,7 +320,7 @@ int replay_step_make(const struct spw_trace *trace, const struct replay_step_opt
 		return spw_error(-EINVAL, "the trace has %u steps, and no step %u", trace->steps,
 				 opts->number ? opts->number : 1);
 	events = making.end - making.first;
-	/* Every offer is released at most once more. */
+	/* Each offer adds at most one release. */
 	step->ops = calloc(2 * events + 1, sizeof(*step->ops));
 	step->tensors = calloc(events + 1, sizeof(*step->tensors));
 	step->contents = calloc(events + 1, sizeof(*step->contents));

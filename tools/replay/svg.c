@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/replay/svg.c - the last replay as a picture: what was measured over its time */
+/* tools/replay/svg.c - draw the last replay as SVG: compute, transfers and memory over time */
 #include "tools/replay/report.h"
 
 #include <math.h>
@@ -129,7 +129,7 @@ static void draw_all_kept(const struct picture *picture)
 	(void)fprintf(picture->svg.out, "H%.2f\"/>\n", SVG_WIDTH - SVG_RIGHT);
 }
 
-/* ---- Words ---- */
+/* ---- Legend and title ---- */
 
 static const struct svg_legend legend[] = {
 	{"fill=\"" SVG_COLOUR_FORWARD "\"", "forward", 84},
