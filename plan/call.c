@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* plan/call.c - what each call of the planner is given, checked, and what it returns */
+/* plan/call.c - check the arguments of the planner's calls, and fill their results */
 #include <spillway/plan.h>
 
 #include <errno.h>
@@ -9,9 +9,9 @@
 #include "plan/internal.h"
 #include "util/util.h"
 
-#define MODE_POSITIONAL 2u /* of earlier versions */
+#define MODE_POSITIONAL 2u /* a mode of earlier versions */
 
-static _Thread_local char broken[256]; /* what did not hold first in this call; "": all holds */
+static _Thread_local char broken[256]; /* first failed PLAN_HOLDS() of this call; or "" */
 
 void spw_plan_opts_init(struct spw_plan_opts *opts, size_t size)
 {
@@ -21,7 +21,7 @@ void spw_plan_opts_init(struct spw_plan_opts *opts, size_t size)
 	memcpy(opts, &size, sizeof(size));
 }
 
-/* The caller's result may be of another version. */
+/* Copy a result to the caller, whose struct may have another version's size. */
 void spw_plan__set_result(struct spw_plan_result *result, const struct spw_plan_result *from)
 {
 	size_t size = result->size;

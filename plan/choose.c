@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * plan/choose.c - what to spill where nothing is recomputed: start from all, drop the unneeded,
- * then small changes; plan/seek.c decides which is better
+ * plan/choose.c - choose what to spill if nothing is recomputed: begin with all tensors, drop those
+ * that are not needed, then try small changes; plan/seek.c decides which plan is better
  */
 #include "plan/internal.h"
 
@@ -11,19 +11,19 @@
 #include "util/util.h"
 
 /*
- * Bounds on time without a clock: how many tensors the local search may simulate. A simulation
- * costs as much as TENSORS_MIN at least, or as its events where a step has many calls.
+ * Limits of planning time, without a clock: how many tensors the local search may simulate. A
+ * simulation counts as at least TENSORS_MIN, or by its events if the step has many calls.
  */
 #define TRIES_MAX         (1u << 15)
 #define TENSORS_MIN       16u
 #define EVENTS_PER_TENSOR 8u
 /* The same for the greedy starts. */
 #define GREEDY_TENSORS_MAX 20000u
-/* halvings of the range of peaks, to meet bytes_written_max */
+/* bisection steps of the peak, to meet bytes_written_max */
 #define LIMIT_STEPS     12u
 #define MANY_TENSORS    1000u
-#define ALL_TENSORS_MAX 12u        /* up to as many: every choice is tried, */
-#define ALL_WORK_MAX    (1u << 20) /* unless that costs more than this */
+#define ALL_TENSORS_MAX 12u        /* with up to this many tensors every choice is tried, */
+#define ALL_WORK_MAX    (1u << 20) /* unless that costs more work than this */
 
 static double larger(double one, double other)
 {
@@ -39,9 +39,12 @@ static uint32_t cost_of(const struct plan_work *work)
 	return cost > TENSORS_MIN ? cost : TENSORS_MIN;
 }
 
-/* ---- Order: the least useful to spill first ---- */
+/* ---- Order: the tensor least worth spilling first ---- */
 
-/* Benefit per byte: how long it could be out while more than @limit is in use if all is kept. */
+/*
+ * Order by benefit per byte: how long a tensor could be out of memory while more than @limit would
+ * be in use if everything were kept.
+ */
 static void order_by_benefit(struct plan_work *work, double limit)
 {
 	double *critical_ns = work->tree; /* before the tensor was packed */
@@ -100,7 +103,7 @@ static void update_above(struct plan_work *work, uint32_t node)
 				   work->tree_added[node];
 }
 
-/* Points [from, to), of which there is at least one. */
+/* Add to the points [from, to), at least one. */
 static void tree_add(struct plan_work *work, uint32_t from, uint32_t to, double bytes)
 {
 	uint32_t leaves = work->forecast.points;
@@ -149,7 +152,7 @@ static double tree_highest(const struct plan_work *work, uint32_t from, uint32_t
 
 /*
  * In work->order, keep each tensor that need not be spilled for @limit. Another round may find
- * more, as it is not counted that other transfers get faster. Return: whether one was kept.
+ * more, since this one ignores that the other transfers get faster. Return: whether one was kept.
  */
 static bool drop_needless(struct plan_work *work, uint8_t *spill, double limit)
 {
@@ -174,14 +177,14 @@ static bool drop_needless(struct plan_work *work, uint8_t *spill, double limit)
 
 /* ---- Greedy ---- */
 
-/* Where to begin, and how much sharing of the drives to expect: more is safer, less saves more. */
+/* A start, with how much sharing of the drives it expects: more is safer, less saves more. */
 struct start {
-	double shared; /* 0: transfers as if alone, 1: as if always both ways */
+	double shared; /* 0: as if only one direction ran, 1: as if both always ran */
 	/* share of tensors kept from the beginning: those with the shortest gap */
 	double kept;
 };
 
-/* The only ones tried for a step of many tensors; else a grid follows. */
+/* The first starts, and the only ones for a step of many tensors; else a grid follows. */
 static const struct start starts[] = {{0, 0}, {0.5, 0}, {0, 1. / 16}};
 
 #define START_SHARED_STEPS 9u /* 0, 1/8 .. 1 */
@@ -198,7 +201,7 @@ static struct start start_of(uint32_t k)
 	return (struct start){.shared = shared / 8., .kept = kept / 16.};
 }
 
-/* What is expected of a start. */
+/* The rates and reads that a start expects. */
 struct expected {
 	struct plan_rates rates;
 	enum plan_reads reads;
@@ -224,7 +227,7 @@ static void forecast(struct plan_seek *seek, const struct expected *expected)
 				  seek->spill_trial);
 }
 
-/* The trial becomes all that leaves memory, beginning from @start. */
+/* Let the trial spill all eligible tensors that leave memory, except those kept by @start. */
 static void spill_all(struct plan_seek *seek, const struct start *start,
 		      const struct expected *expected)
 {
@@ -295,7 +298,7 @@ static void greedy(struct plan_seek *seek, const struct start *start)
 	limit = work->forecast.peak;
 	if (seek->goal == PLAN_GOAL_BYTES)
 		limit = larger(limit, seek->limit);
-	/* Among many tensors none is large enough for the rest to lower the peak. */
+	/* Of many tensors none is so large that dropping others lowers the peak further. */
 	if (work->count > MANY_TENSORS && limit > spw_plan__seek_highest(seek))
 		return;
 	drop_all_needless(seek, &expected, limit);
@@ -303,7 +306,7 @@ static void greedy(struct plan_seek *seek, const struct start *start)
 		seek->limited = true;
 		raise_peak(seek, start, &expected, limit);
 	}
-	/* Sharing the drives, and stalls, only delay the release of memory. */
+	/* A simulated peak is not below the forecast's: sharing and stalls only delay releases. */
 	if (seek->goal == PLAN_GOAL_BYTES || work->forecast.peak <= seek->best.peak)
 		(void)try_trial(seek);
 }
@@ -318,7 +321,7 @@ static void try_starts(struct plan_seek *seek)
 	for (uint32_t k = 0; k < tries && k < STARTS_MAX; k++) {
 		struct start start = start_of(k);
 
-		/* With many tensors hardly a byte too many is written. */
+		/* With many tensors the first plan writes hardly a byte too many. */
 		if (seek->goal == PLAN_GOAL_BYTES && seek->fits && work->count > MANY_TENSORS)
 			return;
 		greedy(seek, &start);
@@ -327,7 +330,7 @@ static void try_starts(struct plan_seek *seek)
 
 /* ---- Small changes ---- */
 
-/* Flip each set of @flips tensors that contains the first @chosen. Return: is one better? */
+/* Flip each set of @flips tensors with the first @chosen. Return: whether one is better. */
 static bool try_flips(struct plan_seek *seek, unsigned chosen, unsigned flips)
 {
 	struct plan_work *work = &seek->recompute->base;
@@ -386,8 +389,8 @@ static void try_all(struct plan_seek *seek)
 }
 
 /*
- * The starts are greedy: on a rare step a cut by position has a lower peak. SSDTrain's rule: what
- * is saved first is spilled, as far as drives keep up.
+ * Try SSDTrain's rule, which has a lower peak than the greedy starts on rare steps: spill the
+ * tensors saved first, as far as the drives keep up.
  */
 static void try_cut(struct plan_seek *seek)
 {

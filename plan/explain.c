@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* plan/explain.c - what each scope's alternatives would have cost, by simulating them */
+/* plan/explain.c - simulate what each alternative for a scope would have cost */
 #include <spillway/plan.h>
 
 #include <errno.h>
@@ -12,8 +12,8 @@
 struct explaining {
 	struct plan_recompute recompute;
 	uint64_t memory_bytes;
-	uint8_t *planned_recompute, *planned_spill; /* as planned */
-	uint8_t *scopes, *spill;                    /* the alternative */
+	uint8_t *planned_recompute, *planned_spill; /* choices of the plan */
+	uint8_t *scopes, *spill;                    /* choices of the alternative */
 	void *memory;
 };
 
@@ -67,7 +67,7 @@ static void as_planned(struct explaining *explaining)
 	memcpy(explaining->spill, explaining->planned_spill, explaining->recompute.step->count);
 }
 
-/* Whether something of @s can be written. */
+/* Whether a tensor of @s can be spilled. */
 static bool can_spill(const struct plan_recompute *recompute, uint32_t s)
 {
 	for (uint32_t k = recompute->first[s]; k < recompute->first[s + 1]; k++)
@@ -109,7 +109,7 @@ static bool is_better(const struct spw_plan_other_way *one, const struct spw_pla
 	return one->peak_bytes < other->peak_bytes;
 }
 
-/* What the plan does with the scope, from its tensors; the step is set as planned. */
+/* Set what the plan does with the scope's tensors. The recomputed scopes are set as planned. */
 static void set_way(const struct explaining *explaining, uint32_t s, struct spw_plan_reason *reason)
 {
 	const struct plan_recompute *recompute = &explaining->recompute;

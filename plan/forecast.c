@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * plan/forecast.c - when each tensor is out of memory, in closed form
+ * plan/forecast.c - forecast when each tensor is out of memory, without a simulation
  *
- * Writes and reads each run at a rate of their own, whatever the other does; the simulation says
- * what sharing changes. One pass per question: a fraction of a simulation.
+ * Writes and reads each have a fixed rate, whatever the other does; the simulation shows what
+ * sharing changes. A forecast is one pass over the tensors, a fraction of a simulation.
  */
 #include "plan/internal.h"
 
@@ -13,7 +13,7 @@
 
 /* ---- Writes ---- */
 
-/* Bytes that wait to be written, or are being written, when the next tensor is packed. */
+/* The bytes that wait to be written or are being written when the next tensor is packed. */
 struct staged {
 	const struct plan_work *work;
 	const uint8_t *counted; /* the tensors that are written */
@@ -36,7 +36,7 @@ static void staged_until(struct staged *staged, uint32_t end, double ns)
 	}
 }
 
-/* The first event not before @ns, near the one at @event. */
+/* Find the first event not before @ns, searching from @event. */
 static uint32_t event_from(const struct plan_work *work, uint32_t event, double ns)
 {
 	while (event > 0 && work->events[event - 1].ns >= ns)
@@ -47,8 +47,8 @@ static uint32_t event_from(const struct plan_work *work, uint32_t event, double 
 }
 
 /*
- * Writes in the order of packing; from a device, once copied. @wasted: also those that end too late
- * to free memory.
+ * Time the writes, in the order of packing; a device's tensor is written after its copy. @wasted:
+ * include writes that end too late to free memory
  */
 static void time_writes(struct plan_work *work, const struct plan_rates *rates,
 			const uint8_t *spill, bool wasted)
@@ -102,8 +102,8 @@ static void time_writes(struct plan_work *work, const struct plan_rates *rates,
 /* ---- Reads ---- */
 
 /*
- * Reads as late as possible, from the last use to the first; a tensor that would not be out by then
- * stays. To a device, what would not have been written by then is only copied back.
+ * Time the reads as late as possible, from the last use to the first. A tensor that would not be
+ * out by then stays in memory; one of a device that is not yet written is only copied back.
  */
 static bool time_reads_back(struct plan_work *work, const struct plan_rates *rates, uint8_t *spill)
 {
@@ -147,7 +147,7 @@ static void time_reads_on_demand(struct plan_work *work)
 
 /* ---- Memory over time ---- */
 
-/* The first at or after @k, in the order of packing, that leaves memory. */
+/* The first tensor that leaves memory, at or after @k in the order of packing. */
 static uint32_t next_out(const struct plan_work *work, uint32_t k)
 {
 	const uint8_t *out = work->forecast.out;
@@ -157,7 +157,7 @@ static uint32_t next_out(const struct plan_work *work, uint32_t k)
 	return k;
 }
 
-/* The same in the order of use, that is read. */
+/* The first tensor that is read, at or after @k in the order of use. */
 static uint32_t next_read(const struct plan_work *work, uint32_t k)
 {
 	const uint8_t *out = work->forecast.out, *used = work->used;
@@ -197,7 +197,10 @@ static double highest(const struct points *points)
 	return peak;
 }
 
-/* At equal times: reads that begin (but after a pack), the event, the memory it releases. */
+/*
+ * Merge events and transfers by time. At equal times: reads that begin (but after a pack), the
+ * event, the memory that it releases.
+ */
 static void merge_points(struct plan_work *work)
 {
 	struct plan_forecast *forecast = &work->forecast;
@@ -235,7 +238,7 @@ static void merge_points(struct plan_work *work)
 			next_out_ns = out_ns(work, out);
 		}
 	}
-	/* Reads that begin in time, and all that leaves memory. */
+	/* All reads and all releases have been merged. */
 	SPW_ASSERT(read == work->count && out == work->count);
 	forecast->points = points.count;
 	forecast->peak = highest(&points);
@@ -254,7 +257,7 @@ void spw_plan__forecast_choose(struct plan_work *work, const struct plan_rates *
 	if (reads == PLAN_READS_ON_DEMAND)
 		time_reads_on_demand(work);
 	else if (time_reads_back(work, rates, spill))
-		/* earlier now: all that is left still leaves memory */
+		/* the remaining writes end earlier now, so their tensors still leave memory */
 		time_writes(work, rates, spill, false);
 	merge_points(work);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * plan/groups.c - merges tensors of one scope, so that a search has few of them to look at
+ * plan/groups.c - merge tensors of one scope into groups, so that a search has fewer to change
  *
  * A group is in memory from the packing of its first tensor to the release of its last, so it never
  * needs less memory than its tensors do.
@@ -12,7 +12,7 @@
 
 #include "util/util.h"
 
-/* Only tensors of one kind are merged. */
+/* The kind of a tensor. Only tensors of one kind are merged. */
 static unsigned kind_of(const struct plan_recompute *recompute, const uint8_t *is_input, uint32_t i)
 {
 	const struct spw_plan_tensor *tensor = &recompute->step->tensors[i];
@@ -33,7 +33,7 @@ static void add_to_group(struct spw_plan_tensor *group, const struct spw_plan_te
 		group->release_ns = tensor->release_ns;
 }
 
-/* Each tensor joins the last group of its scope and kind, unless that is large enough. */
+/* Put each tensor into the last group of its scope and kind, or into a new one if that is full. */
 static void make_groups(struct plan_groups *groups, const struct plan_recompute *recompute,
 			const uint8_t *is_input, double enough)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* plan/internal.h - shared by the planner's parts: the step in arrays, forecast, simulation */
+/* plan/internal.h - the planner's structures: step in arrays, forecast, simulation, search */
 #ifndef SPW_PLAN_INTERNAL_H
 #define SPW_PLAN_INTERNAL_H
 
@@ -21,15 +21,15 @@
 #define PLAN_ROUNDED_PART    1e-6 /* of the memory in use, where sums exceed 2^53 */
 
 /*
- * What happens to tensors by compute time alone. At equal times in this order, so that memory is
- * never counted too low. After each of these the memory of what has been written is released.
+ * The events of a step, in compute time. Events at equal times are in this order, so that memory is
+ * never counted too low. After each event the memory of tensors written by then is released.
  */
 enum plan_event_kind {
 	PLAN_PACK,
 	PLAN_USE,
 	PLAN_RELEASE,
-	PLAN_CALL, /* no tensor: only releases the memory of what has been written */
-	/* the field tensor has a flow or a scope instead: */
+	PLAN_CALL, /* no tensor: only releases the memory of written tensors */
+	/* for these the member tensor is the index of a flow or scope: */
 	PLAN_FLOW,            /* background traffic begins */
 	PLAN_RECOMPUTE_BEGIN, /* a scope is recomputed */
 	PLAN_RECOMPUTE_END,
@@ -42,8 +42,8 @@ struct plan_event {
 };
 
 /*
- * The drives' bytes per nanosecond; how long after its last byte a tensor's transfer has ended; and
- * the bus's time for each byte, before it is written and after it has been read.
+ * The drives' bytes per nanosecond; the delay from a transfer's last byte to its end; and the bus's
+ * time per byte, before the write and after the read.
  */
 struct plan_rates {
 	double write, read;
@@ -52,39 +52,39 @@ struct plan_rates {
 };
 
 enum plan_reads {
-	PLAN_READS_ON_DEMAND, /* as late as the use: the lowest peak; stalls */
+	PLAN_READS_ON_DEMAND, /* at the use: the lowest peak, but stalls */
 	PLAN_READS_IN_TIME,   /* as late as possible without a stall */
 };
 
 /*
- * The step with given choices, if writes run in the order of packing and reads in the order of use,
- * each at its own rate. Memory that has been written, or copied from a device, is released at the
- * next event.
+ * The forecast for given choices: writes run in the order of packing and reads in the order of use,
+ * each at its own rate. The memory of a tensor that was written, or copied from a device, is
+ * released at the next event.
  */
 struct plan_forecast {
 	double peak;
 	uint32_t points;
-	double *point_ns, *point_bytes; /* in use from there on */
+	double *point_ns, *point_bytes; /* bytes in use from this point on */
 	uint8_t *out;                   /* leaves memory between out_ns and read_begin_ns */
-	uint8_t *written;               /* takes the drives' time, or staging memory */
-	double *written_ns;    /* the end of its write; if it has not begun, of the one before it */
-	double *out_ns;        /* of the event at which its memory is released */
-	double *read_begin_ns; /* of tensors that are read */
-	/* the points at which its write releases its memory, and at which it is used or released */
+	uint8_t *written;               /* its write takes time of the drives, or staging memory */
+	double *written_ns;             /* end of its write; if not begun, of the one before */
+	double *out_ns;                 /* time of the event that releases its memory */
+	double *read_begin_ns;          /* begin of its read */
+	/* the points at which its write releases its memory, and of its use or release */
 	uint32_t *point_out, *point_in;
 };
 
-/* Of the simulation: the tensors in the order of service, and when each has ended. */
+/* Transfers in the simulation: tensors in the order of service, and the end of each transfer. */
 struct plan_transfers {
 	uint32_t *order;
 	double *end_ns;
 };
 
-/* Arrays are of count elements, unless it says otherwise. */
+/* A step in arrays of count elements, unless noted otherwise. */
 struct plan_work {
 	uint32_t count;
 	double *bytes, *pack_ns, *use_ns, *release_ns;
-	/* use, or release if there is none: a tensor still in memory then stays */
+	/* time of use, or of release if unused: a tensor still in memory then stays there */
 	double *wanted_ns;
 	uint8_t *used;     /* has users */
 	uint8_t *eligible; /* may be spilled */
@@ -104,11 +104,11 @@ struct plan_work {
 	uint64_t *keys, *keys_other;
 	double *tree, *tree_added; /* over the points of the forecast: twice as many */
 
-	uint8_t *state, *in_flight; /* of the simulation */
-	double *copied_ns;          /* of a device: the end of its copy out */
+	uint8_t *state, *in_flight; /* for the simulation */
+	double *copied_ns;          /* for a device: end of its copy out */
 	uint32_t *queue;
 	struct plan_transfers writes, reads;
-	void *memory; /* of all arrays */
+	void *memory; /* memory of all arrays */
 };
 
 /* What a plan leads to, in the simulation. */
@@ -118,7 +118,7 @@ struct plan_outcome {
 	bool abandoned; /* beyond the bounds, and so not simulated to the end */
 };
 
-/* A simulation ends early above this peak or these bytes, or when the stall is as long. */
+/* Bounds at which a simulation ends early: above this peak or these bytes, or at this stall. */
 struct plan_bounds {
 	double peak, written, stall_ns;
 };
@@ -128,7 +128,7 @@ struct plan_bounds {
 int spw_plan__work_open(struct plan_work *work, const struct spw_plan_step *step,
 			const struct spw_plan_drives *drives);
 
-/* Memory for all of @pieces, zeroed, in one block. Return: the block; NULL. */
+/* Allocate all of @pieces in one block, zeroed. Return: the block; NULL. */
 struct plan_piece {
 	void *pointer; /* address of the pointer to set */
 	size_t bytes;
@@ -142,11 +142,11 @@ void spw_plan__sort(struct plan_work *work, uint32_t *order);
 
 /* ---- forecast.c ---- */
 
-/* Unmarks in @spill what does not leave memory. */
+/* Forecast the choices in @spill, and unmark tensors that would not leave memory. */
 void spw_plan__forecast_choose(struct plan_work *work, const struct plan_rates *rates,
 			       enum plan_reads reads, uint8_t *spill);
 
-/* Only forecast.out and forecast.out_ns, for writes at full rate. */
+/* Forecast only out and out_ns, for writes at full rate. */
 void spw_plan__forecast_out(struct plan_work *work, const uint8_t *spill);
 
 /* ---- simulate.c ---- */
@@ -159,7 +159,7 @@ struct plan_profile {
 /* Background traffic on the drives. */
 struct plan_flow {
 	double share; /* of the drives' time */
-	double ns;    /* how long, wall time */
+	double ns;    /* duration in wall time */
 };
 
 /* A timeline of transfers, waits and recomputation, wall time. */
@@ -169,25 +169,25 @@ struct plan_spans {
 };
 
 /*
- * A step throttled to a memory limit: compute waits before it packs what does not fit, as long as
- * something is still leaving memory; and a read, even one that compute waits for, begins once it
- * fits together with everything packed before its use.
+ * A step held to a memory limit. If throttled, compute waits before it packs a tensor that does not
+ * fit, as long as other tensors are leaving memory; and a read, even one that compute waits for,
+ * begins once it fits together with everything packed before its use.
  */
 struct plan_held {
 	double limit;
 	bool throttled; /* false: only prefetches are held to the limit */
-	/* by tensor, wall time: how long compute waits at most before it packs it; or NULL */
+	/* by tensor: wall time until which compute waits at most before the pack; or NULL */
 	const uint64_t *until_ns;
-	uint64_t *packed_ns; /* set by tensor, wall time: when it was packed; or NULL */
-	uint32_t *use_event; /* by tensor that is used */
+	uint64_t *packed_ns; /* by tensor, set to the wall time at which it was packed; or NULL */
+	uint32_t *use_event; /* by tensor: the event of its use */
 	/*
-	 * After each event, bytes packed minus bytes released. Unthrottled, what the forecast has
-	 * leave memory is subtracted, too: at most, and at the end of the event
+	 * bytes packed minus bytes released: the most during each event, and after it. If
+	 * unthrottled, tensors that leave memory in the forecast are subtracted too
 	 */
 	double *most, *net;
 	uint32_t *window; /* scratch, as many as events */
 	const struct plan_flow *flows;
-	double *flow_end_ns; /* PLAN_NEVER_NS: it is not running */
+	double *flow_end_ns; /* PLAN_NEVER_NS: the flow is not running */
 	uint32_t flows_count;
 	struct plan_spans *spans; /* or NULL */
 };
@@ -199,22 +199,22 @@ void spw_plan__simulate(struct plan_work *work, const uint8_t *spill, const stru
 
 /* ---- recompute.c ---- */
 
-/* The step with some of its scopes recomputed. */
+/* A step in which some scopes are recomputed. */
 struct plan_recompute {
 	const struct spw_plan_step *step;
 	const struct spw_plan_scopes *scopes;
 	struct plan_work base; /* the step as measured */
-	struct plan_work work; /* as set: with events and uses of its own */
-	struct plan_held held; /* of that */
+	struct plan_work work; /* with the recomputed scopes, in own events and uses */
+	struct plan_held held; /* for work */
 	double compute_ns;     /* of the step as measured */
 	double again_ns;       /* added by recomputing */
-	/* by scope: its tensors, in the order of packing, from members[first[s]] on */
+	/* the tensors of scope s, in the order of packing, begin at members[first[s]] */
 	uint32_t *members, *first;
 	uint8_t *may;       /* by scope: recomputing it discards something */
 	uint8_t *giving;    /* by tensor: discarded if its scope is recomputed */
 	uint8_t *stays;     /* by tensor: the input of a scope that is recomputed */
-	uint8_t *can_spill; /* by tensor: eligible, and not discarded, as set */
-	uint8_t *recompute; /* by scope: recomputed, as set */
+	uint8_t *can_spill; /* by tensor: eligible and not discarded */
+	uint8_t *recompute; /* by scope: it is recomputed */
 	uint8_t *done;      /* scratch by scope: has been recomputed */
 	uint32_t *needed;   /* scratch by tensor: scopes still to be recomputed from it */
 	uint8_t *gone;      /* scratch by tensor: released */
@@ -230,21 +230,21 @@ void spw_plan__recompute_close(struct plan_recompute *recompute);
 /* Recompute the scopes marked in @scopes, one byte each. */
 void spw_plan__recompute_set(struct plan_recompute *recompute, const uint8_t *scopes);
 
-/* A caller's choices: recomputes, and in base.spill what is spilled. Return: 0; -EINVAL. */
+/* Set a caller's choices: the recomputed scopes; spills in base.spill. Return: 0; -EINVAL. */
 int spw_plan__recompute_choose(struct plan_recompute *recompute,
 			       const enum spw_plan_choice choices[]);
 
-/* Tensor @i is discarded, as the scopes are set. */
+/* Whether tensor @i is discarded by a scope that is set to be recomputed. */
 bool spw_plan__recompute_gives(const struct plan_recompute *recompute, uint32_t i);
 
-/* The step as it is set. No tensor marked in @spill may be discarded. */
+/* Simulate the step as it is set. No tensor marked in @spill may be discarded. */
 void spw_plan__recompute_simulate(struct plan_recompute *recompute, const uint8_t *spill,
 				  double limit, const struct plan_bounds *bounds,
 				  struct plan_profile *profile, struct plan_outcome *outcome);
 
 /* ---- seek.c ---- */
 
-/* Of two plans, which is better; before all else one that is allowed. */
+/* What makes one of two plans better. A plan within the limits is better than one beyond them. */
 enum plan_goal {
 	PLAN_GOAL_STEP,  /* within the limit: the shorter step, then fewer bytes written */
 	PLAN_GOAL_BYTES, /* within the limit: fewer bytes written, then the shorter step */
@@ -256,22 +256,22 @@ struct plan_worth {
 	uint32_t scope;
 };
 
-#define PLAN_FLIPS_MAX 3u /* tensors that are changed at a time */
+#define PLAN_FLIPS_MAX 3u /* most tensors that are changed at a time */
 
-/* The search for what to recompute and to spill. All arrays are the caller's. */
+/* The search for what to recompute and to spill. All arrays belong to the caller. */
 struct plan_seek {
 	struct plan_recompute *recompute;
 	enum plan_goal goal;
-	double limit; /* of memory; PLAN_GOAL_PEAK: only of prefetches, and each try has its own */
-	/* a step this short is in time, and ends the search for a shorter one; 0: no such */
+	double limit; /* memory limit; for PLAN_GOAL_PEAK only of prefetches, set per try */
+	/* a step not longer than this is in time, and ends the search for a shorter one; 0: none */
 	double enough_ns;
 	double written_max;
 	uint32_t tries_left;
 
-	bool fits; /* the best so far is allowed */
+	bool fits; /* the best plan so far is within the limits */
 	bool limited;
-	double best_ns;    /* of the step */
-	double best_limit; /* that it was found for */
+	double best_ns;    /* time of the step with the best plan */
+	double best_limit; /* limit for which the best plan was found */
 	struct plan_outcome best;
 	uint8_t *recompute_best, *spill_best;
 	uint8_t *recompute_trial, *spill_trial;
@@ -279,52 +279,52 @@ struct plan_seek {
 	uint64_t random;                    /* with a fixed seed */
 	uint32_t flipped[PLAN_FLIPS_MAX];
 
-	/* scopes in the order of trying; the time of the step with the first k recomputed */
+	/* scopes in the order of trying; least time of the step with the first k recomputed */
 	uint32_t *order, order_count;
 	double *least_ns;
 	struct plan_worth *worth;
 };
 
-/* Begin, with all kept. */
+/* Begin a search, with the plan that keeps everything. */
 void spw_plan__seek_begin(struct plan_seek *seek, enum plan_goal goal, double limit);
 
-/* Begin for a shortest step within @limit, with these. */
+/* Begin a search for the shortest step within @limit, with these choices. */
 void spw_plan__seek_within(struct plan_seek *seek, double limit, const uint8_t *scopes,
 			   const uint8_t *spill);
 
-/* No plan with a higher peak is better than the best. */
+/* The highest peak that a better plan may have. */
 double spw_plan__seek_highest(const struct plan_seek *seek);
 
-/* Try this; it becomes the best if it is better. Return: whether it is. */
+/* Try a plan; if it is better, it becomes the best. Return: whether it is better. */
 bool spw_plan__seek_try(struct plan_seek *seek, const uint8_t *scopes, const uint8_t *spill);
-/* The same of seek->spill_trial, with nothing recomputed. */
+/* Try seek->spill_trial with nothing recomputed. Return: whether it is better. */
 bool spw_plan__seek_try_spills(struct plan_seek *seek);
 
-/* The shortest step within the limit. */
+/* Search for the shortest step within the limit. */
 void spw_plan__seek(struct plan_seek *seek, uint32_t tries);
 void spw_plan__seek_refine(struct plan_seek *seek, uint32_t tries);
 
-/* The best must fit, and take no longer than is enough. */
+/* Keep tensors that need not be spilled. The best plan must fit and be in time. */
 void spw_plan__seek_spare(struct plan_seek *seek, uint32_t tries);
 
 /* ---- choose.c ---- */
 
-/* The search without recomputing, where compute is not throttled; begun. */
+/* Search without recomputation, with compute not throttled. The search has begun. */
 void spw_plan__choose(struct plan_seek *seek);
 
 /* ---- groups.c ---- */
 
-/* The step with tensors of one scope and kind merged. */
+/* A step in which tensors of one scope and kind are merged into groups. */
 struct plan_groups {
 	struct spw_plan_step step;
 	struct spw_plan_scopes scopes;
 	uint32_t *group_of; /* by tensor */
 	struct spw_plan_tensor *tensors;
-	struct spw_plan_scope *own; /* scopes, with inputs of the groups */
+	struct spw_plan_scope *own; /* scopes, whose inputs are groups */
 	void *memory;
 };
 
-/* Groups are closed at 1 / @most of all bytes. Return: 0; -ENOMEM. */
+/* Make groups. A group is full at 1 / @most of all bytes. Return: 0; -ENOMEM. */
 int spw_plan__groups_open(struct plan_groups *groups, const struct plan_recompute *recompute,
 			  uint32_t most);
 void spw_plan__groups_close(struct plan_groups *groups);
@@ -332,19 +332,19 @@ void spw_plan__groups_close(struct plan_groups *groups);
 /* ---- call.c ---- */
 
 /*
- * For what must hold of sums, times and states, whatever the step. Where it does not, the call
- * fails, and training goes on without a plan; the bounds of arrays are asserted instead.
+ * Checks an invariant of sums, times or states. If it does not hold, the call fails, and training
+ * goes on without a plan. Array bounds are asserted instead.
  */
 #define PLAN_HOLDS(condition) \
 	(likely(condition) || spw_plan__broken(#condition, __FILE__, __LINE__))
 bool spw_plan__broken(const char *condition, const char *file, int line);
-/* Return: 0: all has held since this call's arguments were checked; -ENOTRECOVERABLE. */
+/* Return: 0 if all invariants held since this call's arguments were checked; -ENOTRECOVERABLE. */
 int spw_plan__check_whole(void);
 
 int spw_plan__check_arguments(const struct spw_plan_step *step,
 			      const struct spw_plan_drives *drives, const void *choices,
 			      const struct spw_plan_result *result);
-/* @caller may be NULL, or of another version. */
+/* Check and copy options. @caller: may be NULL, or another version's */
 int spw_plan__check_opts(const struct spw_plan_opts *caller, struct spw_plan_opts *opts);
 void spw_plan__fill_result(struct spw_plan_result *result, const struct plan_work *work,
 			   double compute_ns, const struct plan_outcome *outcome,

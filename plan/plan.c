@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * plan/plan.c - the planner: keep or spill each tensor, from a measured step and measured drives
+ * plan/plan.c - spw_plan(): keep or spill each tensor, from a measured step and measured drives
  *
  * The model (plan/simulate.c)
  *   Compute    has a clock of its own. It stops only while a tensor that it uses is not in memory:
@@ -61,7 +61,7 @@
 
 #include "plan/internal.h"
 
-/* Nothing is recomputed, no wait is worth it, and compute is not throttled. */
+/* Scopes for spw_plan(): nothing is recomputed, no slack, compute is not throttled. */
 static struct spw_plan_scopes no_scopes(void)
 {
 	struct spw_plan_scopes none;

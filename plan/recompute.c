@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * plan/recompute.c - the step with some of its scopes recomputed
+ * plan/recompute.c - struct plan_recompute: the events of a step in which some scopes are
+ * recomputed
  *
- * Recomputing changes the step, not the simulation: what a scope discards is packed in the backward
- * pass, where it is first wanted and while its input is in memory, and everything after that is
- * later. All times are compute time; the simulation adds the waits.
+ * Recomputing changes the step, not the simulation: the tensors that a scope discards are packed in
+ * the backward pass, where one is first wanted and while the scope's input is in memory, and all
+ * later events are delayed. All times are compute time; the simulation adds the waits.
  */
 #include "plan/internal.h"
 
@@ -106,7 +107,7 @@ static int allocate(struct plan_recompute *recompute)
 	return 0;
 }
 
-/* The tensors of each scope, in the order of packing: counted, then filled from the end. */
+/* Sort tensors by scope, in the order of packing: count them, then fill from the end. */
 static void sort_members(struct plan_recompute *recompute)
 {
 	const struct spw_plan_step *step = recompute->step;
@@ -134,7 +135,10 @@ static bool is_saved_before(const struct plan_recompute *recompute, uint32_t inp
 	return recompute->base.pack_ns[input] <= recompute->base.use_ns[i];
 }
 
-/* Recomputing a scope helps if it discards something that is taken once its input is there. */
+/*
+ * Find the tensors that recomputation can restore. It helps if one is used after the scope's input
+ * is in memory.
+ */
 static void find_givers(struct plan_recompute *recompute)
 {
 	const struct spw_plan_scopes *scopes = recompute->scopes;
@@ -155,7 +159,7 @@ static void find_givers(struct plan_recompute *recompute)
 static void set_flows(struct plan_recompute *recompute, const struct spw_plan_drives *drives)
 {
 	const struct spw_plan_scopes *scopes = recompute->scopes;
-	/* Const for all others. */
+	/* Const for all other functions. */
 	struct plan_flow *flows = (struct plan_flow *)recompute->held.flows;
 
 	recompute->held.flows_count = scopes->flows_count;
@@ -169,7 +173,7 @@ static void set_flows(struct plan_recompute *recompute, const struct spw_plan_dr
 		if (drives->read_bytes_per_second > 0)
 			share += (double)flow->bytes_read / seconds /
 				 (double)drives->read_bytes_per_second;
-		/* More than the drives can do takes longer. */
+		/* Traffic beyond the drives' bandwidth takes longer. */
 		flows[k] = (struct plan_flow){.share = share < 1 ? share : 1,
 					      .ns = (double)flow->ns * (share < 1 ? 1 : share)};
 	}
@@ -217,9 +221,9 @@ void spw_plan__recompute_close(struct plan_recompute *recompute)
 	spw_plan__work_close(&recompute->base);
 }
 
-/* ---- The step as it is then ---- */
+/* ---- The step with recomputed scopes ---- */
 
-/* The events as they are laid out. */
+/* The state of writing the new sequence of events. */
 struct laying {
 	struct plan_recompute *recompute;
 	struct plan_event *event;
@@ -245,13 +249,13 @@ static void lay_use(struct laying *laying, double ns, uint32_t i)
 
 static void lay_release(struct laying *laying, double ns, uint32_t i)
 {
-	/* It stays until the last scope that needs it has been recomputed. */
+	/* An input stays in memory until the last scope that needs it has been recomputed. */
 	laying->recompute->gone[i] = 1;
 	if (laying->recompute->needed[i] == 0)
 		lay(laying, ns, i, PLAN_RELEASE);
 }
 
-/* At @ns the backward pass first wants what scope @s has discarded. */
+/* Add the recomputation of scope @s at @ns, where the backward pass first wants a tensor of it. */
 static void lay_recompute(struct laying *laying, double ns, uint32_t s)
 {
 	struct plan_recompute *recompute = laying->recompute;
@@ -267,7 +271,7 @@ static void lay_recompute(struct laying *laying, double ns, uint32_t s)
 		uint32_t i = recompute->members[k];
 		double after_ns = recompute->base.pack_ns[i] - (double)scope->enter_ns;
 
-		/* What stays, as the input of another scope, is there. */
+		/* Skip tensors that stayed in memory as the input of another scope. */
 		if (!spw_plan__recompute_gives(recompute, i) || recompute->gone[i])
 			continue;
 		if (after_ns < 0)
@@ -282,7 +286,7 @@ static void lay_recompute(struct laying *laying, double ns, uint32_t s)
 		lay(laying, ns + again_ns, input, PLAN_RELEASE);
 }
 
-/* Background traffic begins when compute gets there. */
+/* Add the begin of background traffic that compute reaches until @until_ns. */
 static void lay_flows(struct laying *laying, double until_ns)
 {
 	const struct spw_plan_scopes *scopes = laying->recompute->scopes;
@@ -325,7 +329,7 @@ bool spw_plan__recompute_gives(const struct plan_recompute *recompute, uint32_t 
 {
 	uint32_t s = recompute->step->tensors[i].scope;
 
-	/* The input of another scope that is recomputed stays. */
+	/* The input of another recomputed scope stays in memory. */
 	return recompute->giving[i] && recompute->recompute[s] && !recompute->stays[i];
 }
 
@@ -352,7 +356,10 @@ void spw_plan__recompute_set(struct plan_recompute *recompute, const uint8_t *sc
 		lay_flows(&laying, event->ns);
 		lay_event(&laying, event);
 	}
-	/* Inputs of scopes that were never recomputed: others keep what they would discard. */
+	/*
+	 * Release inputs of scopes that were not recomputed after all, as all their tensors stay
+	 * for other scopes.
+	 */
 	for (uint32_t i = 0; i < tensors; i++)
 		if (recompute->needed[i] > 0 && recompute->gone[i])
 			lay(&laying, recompute->compute_ns + laying.late_ns, i, PLAN_RELEASE);

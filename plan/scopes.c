@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * plan/scopes.c - one plan for what is kept, spilled, and recomputed
+ * plan/scopes.c - spw_plan_scopes(): plan what is kept, spilled and recomputed
  *
- * seed      What to spill where nothing is recomputed and compute is not throttled (plan/choose.c).
- *           Unthrottled, that is the plan.
- * budget    From there, the search (plan/seek.c) for the shortest step within the bytes.
- * fastest   From there, the lowest memory limit for which the search finds a step within the slack,
- *           by halving: each search begins with the best of the last.
+ * seed      Choose what to spill if nothing is recomputed and compute is not throttled
+ *           (plan/choose.c). If unthrottled, this is the plan.
+ * budget    From the seed, search (plan/seek.c) for the shortest step within the budget.
+ * fastest   From the seed, bisect for the lowest memory limit for which the search finds a step
+ *           within the slack. Each search begins with the best plan of the last.
  *
  * The search works on groups of tensors (plan/groups.c); its result is tried on the tensors, and
  * refined one tensor at a time.
@@ -23,7 +23,7 @@
 
 #define SLACK_DEFAULT 0.02
 #define GROUPS        96u /* approximately */
-/* Bounds on time without a clock: how many events are simulated, in a search and in refining. */
+/* Limits of planning time, without a clock: events simulated in a search, and in refining. */
 #define SEARCH_EVENTS  400000u
 #define HALVING_EVENTS (1u << 15)
 #define REFINE_EVENTS  (1u << 15)
@@ -71,7 +71,7 @@ static int seek_open(struct plan_seek *seek, struct plan_recompute *recompute, v
 
 static uint32_t tries_of(const struct plan_recompute *recompute, uint32_t events)
 {
-	/* In long steps everything else takes longer, too. */
+	/* In long steps all other work takes longer too. */
 	uint32_t part = recompute->step->count > MANY_GROUPS ? 4 : 1;
 	uint32_t tries = events / part / (recompute->base.event_count + 1);
 
@@ -80,7 +80,7 @@ static uint32_t tries_of(const struct plan_recompute *recompute, uint32_t events
 
 /* ---- Planning ---- */
 
-/* A plan, and the limit that it was found for. */
+/* A plan, and the limit for which it was found. */
 struct best {
 	uint8_t *recompute, *spill;
 	double limit, ns;
@@ -122,7 +122,7 @@ static void spill_members(struct planning *planning, const uint8_t *groups, uint
 		spill[i] = groups[planning->groups.group_of[i]];
 }
 
-/* The best without recomputing where compute is not throttled. */
+/* Find the best plan without recomputation, with compute not throttled. */
 static void choose_spills(struct planning *planning, double slack)
 {
 	struct plan_recompute *recompute = &planning->recompute;
@@ -149,8 +149,8 @@ static void plan_unthrottled(struct planning *planning)
 	if (best->fits)
 		return;
 	/*
-	 * The budget becomes the lowest peak found. That was found with reads as late as their use;
-	 * within the memory that it takes anyway they may be earlier.
+	 * The budget is too small, so the lowest peak found replaces it. It was found with reads at
+	 * their use; within that memory reads may be earlier.
 	 */
 	seek->limit = best->outcome.peak;
 	if (spw_plan__seek_try(seek, best->recompute, best->spill))
@@ -165,7 +165,7 @@ static void plan_budget(struct planning *planning)
 
 	choose_spills(planning, 0);
 	if (planning->recompute.base.keep_all_peak <= seek->limit)
-		return; /* and nothing takes less time */
+		return; /* no step is shorter than one that keeps everything */
 	few->limit = seek->limit;
 	spw_plan__seek_within(seek, seek->limit, best->recompute, best->spill);
 	spw_plan__seek(few, tries_of(&planning->few_recompute, SEARCH_EVENTS));
@@ -178,7 +178,7 @@ static void plan_budget(struct planning *planning)
 	keep_best(best, seek);
 }
 
-/* The lowest limit for which a plan of the groups is in time. */
+/* Bisect for the lowest limit for which a plan of the groups is in time. */
 static void halve_limit(struct planning *planning)
 {
 	struct plan_seek *few = &planning->few;
@@ -201,7 +201,7 @@ static void halve_limit(struct planning *planning)
 	}
 }
 
-/* The lowest limit for which the groups' plan, of the tensors, is in time. */
+/* Find the lowest limit for which the groups' plan, applied to their tensors, is in time. */
 static void try_groups(struct planning *planning)
 {
 	struct plan_seek *seek = &planning->seek;
@@ -219,7 +219,7 @@ static void try_groups(struct planning *planning)
 	}
 }
 
-/* A little lower, as long as changes of single tensors allow it. */
+/* Lower the limit in small steps, as long as changes of single tensors allow it. */
 static void lower_limit(struct planning *planning)
 {
 	static const double steps[] = {0.1, 0.04, 0.02, 0.01};
@@ -240,7 +240,7 @@ static void lower_limit(struct planning *planning)
 	}
 	spw_plan__seek_within(seek, best->limit, best->recompute, best->spill);
 	if (!in_time(planning, seek))
-		return; /* by rounding */
+		return; /* only rounding can cause this */
 	spw_plan__seek_spare(seek, tries_of(&planning->recompute, SPARE_EVENTS));
 	keep_best(best, seek);
 }
@@ -255,7 +255,7 @@ static void plan_fastest(struct planning *planning)
 		planning->recompute.compute_ns * (1 + planning->recompute.scopes->slack);
 	seek->enough_ns = planning->few.enough_ns = planning->longest_ns;
 	spw_plan__seek_within(seek, best->limit, best->recompute, best->spill);
-	if (!in_time(planning, seek)) /* as keeping all always is */
+	if (!in_time(planning, seek)) /* keeping everything is always in time */
 		spw_plan__seek_begin(seek, PLAN_GOAL_STEP, planning->recompute.base.keep_all_peak);
 	keep_best(best, seek);
 	few_best->limit = best->limit;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * plan/seek.c - which scopes to recompute, and what to spill, within a memory limit
+ * plan/seek.c - search which scopes to recompute, and what to spill, within a memory limit
  *
- * Scan    Scopes are ordered by the bytes that recomputing them frees for its time, and those of
- *         about the same worth are spread over the step; then all are spread. Scopes that are
- *         needed right after they ran come last. With the first 0, 1, 2 ... of them recomputed: how
- *         few tensors from the beginning of the step, of those that could be written and read in
- *         time, need to be spilled for the rest to fit, by halving.
- * Climb   From the best of these, one scope is changed, or two neighbours are exchanged, as long as
+ * Scan    Scopes are ordered by the bytes that recomputing them frees per time; scopes of about the
+ *         same worth are spread over the step. In a second order all are spread. Scopes that are
+ *         needed right after they ran come last. With the first 0, 1, 2 ... scopes recomputed, find
+ *         by bisection how few tensors from the beginning of the step, of those that can be written
+ *         and read in time, must be spilled so that the rest fits.
+ * Climb   From the best of these plans, change one scope or exchange two neighbours, as long as
  *         that is better and tries are left.
- * Anneal  Leaves a local optimum, where many tries are left.
+ * Anneal  Leave a local optimum by annealing, if many tries are left.
  *
  * Which of two plans is better depends on the goal; enum plan_goal.
  */
@@ -21,20 +21,20 @@
 
 #include "util/util.h"
 
-#define SCAN_STEPS 12u /* numbers of recomputed scopes that are tried at first */
-#define DOWN_STEPS 12u /* the same where the time is given */
+#define SCAN_STEPS 12u /* how many numbers of recomputed scopes are tried first */
+#define DOWN_STEPS 12u /* the same if the step's time is given */
 /* A scope that frees less than the mean of all, divided by this, is tried last. */
 #define MIN_GAIN_PART 8
-/* The temperature at first, as a share of the step; at last, as a share of that. */
+/* The first temperature, as a share of the step; the last one, as a share of the first. */
 #define ANNEAL_FIRST           0.03
 #define ANNEAL_LAST            0.01
 #define ANNEAL_TRIES_PER_SCOPE 50u
-#define OVER_WEIGHT            4.0 /* of too high a peak, against too long a step */
+#define OVER_WEIGHT            4.0 /* weight of a peak above the limit, compared to a longer step */
 
 enum tried {
 	TRIED_BETTER,
 	TRIED_SLOWER,
-	TRIED_NEARER, /* better than the best, but too large as well */
+	TRIED_NEARER, /* better than the best, but also above the limit */
 	TRIED_TOO_LARGE,
 };
 
@@ -62,7 +62,7 @@ double spw_plan__seek_highest(const struct plan_seek *seek)
 	return within ? seek->limit + PLAN_TOLERANCE_BYTES : seek->best.peak;
 }
 
-/* Beyond which nothing can be better than the best. */
+/* Bounds beyond which a plan cannot be better than the best. */
 static struct plan_bounds bounds_of(const struct plan_seek *seek, double least_ns)
 {
 	struct plan_bounds bounds = {.peak = spw_plan__seek_highest(seek),
@@ -94,7 +94,7 @@ static bool is_better(const struct plan_seek *seek, const struct plan_outcome *o
 	return ns < seek->best_ns - PLAN_TOLERANCE_NS;
 }
 
-/* Drop from the trial what cannot be. Return: the time of the step without any wait. */
+/* Set the step to the trial, less impossible spills. Return: the step's time without waits. */
 static double set_trial(struct plan_seek *seek)
 {
 	struct plan_recompute *recompute = seek->recompute;
@@ -122,7 +122,7 @@ static void take_trial(struct plan_seek *seek, const struct plan_outcome *outcom
 	memcpy(seek->spill_best, seek->spill_trial, seek->recompute->step->count);
 }
 
-/* Return: whether it is better than the best, which it becomes. */
+/* Make the trial the best if it is better. Return: whether it is. */
 static bool accept(struct plan_seek *seek, const struct plan_outcome *outcome, double ns)
 {
 	bool fits = seek->goal == PLAN_GOAL_PEAK ? ns < seek->enough_ns + PLAN_TOLERANCE_NS
@@ -194,7 +194,7 @@ void spw_plan__seek_within(struct plan_seek *seek, double limit, const uint8_t *
 			   const uint8_t *spill)
 {
 	seek->goal = PLAN_GOAL_STEP;
-	/* Whole bytes: as the caller is told. */
+	/* In whole bytes, as returned to the caller. */
 	seek->limit = floor(limit);
 	seek->fits = false;
 	seek->best_ns = INFINITY;
@@ -212,7 +212,7 @@ static bool can_be_away(const struct plan_work *base, uint32_t i)
 	return base->wanted_ns[i] - base->pack_ns[i] >= there_ns;
 }
 
-/* Finds how few of the first tensors need to be spilled to fit, by halving. */
+/* Bisect for how few of the first tensors must be spilled to fit. */
 static void try_prefixes(struct plan_seek *seek)
 {
 	const struct plan_work *base = &seek->recompute->base;
@@ -264,7 +264,7 @@ static void scan(struct plan_seek *seek)
 		if (k + step > count)
 			k = count - step;
 	}
-	/* Closer to the best of those. */
+	/* Then try numbers closer to the best one. */
 	for (step /= 2; step > 0; step /= 2)
 		for (int side = -1; side <= 1 && goes_on(seek); side += 2) {
 			int64_t k = (int64_t)best + side * (int64_t)step;
@@ -280,8 +280,8 @@ static void scan(struct plan_seek *seek)
 }
 
 /*
- * The same where a short enough step ends the search: as many scopes as the best of another limit
- * has, then as many as there is time for, then fewer and fewer.
+ * Scan where a step that is short enough ends the search: begin with as many scopes as the best
+ * plan of another limit, then as many as there is time for, then fewer and fewer.
  */
 static void scan_down(struct plan_seek *seek)
 {
@@ -299,7 +299,7 @@ static void scan_down(struct plan_seek *seek)
 		if (k < step)
 			break;
 	}
-	/* These take too long, but they fit: the climb may make them shorter. */
+	/* More scopes take too long, but may fit; the climb may make such a step shorter. */
 	for (uint32_t k = most + step; !seek->fits && goes_on(seek) && k <= seek->order_count;
 	     k += step)
 		(void)try_count(seek, k);
@@ -321,7 +321,7 @@ static void spill_scope(struct plan_seek *seek, uint32_t s, uint8_t spill)
 		seek->spill_trial[recompute->members[k]] = spill;
 }
 
-/* Scope @s of the trial: recomputed or not, and all its tensors kept or spilled. */
+/* Change scope @s of the trial: recomputed or not, and all its tensors kept or spilled. */
 static bool change_scope(struct plan_seek *seek, uint32_t s, unsigned way)
 {
 	if ((way & 1) && !seek->recompute->may[s])
@@ -345,7 +345,7 @@ static bool try_scope(struct plan_seek *seek, uint32_t s)
 	return better;
 }
 
-/* Flip one tensor at a time. Return: whether that was better for one. */
+/* Flip one tensor at a time. Return: whether a flip was better. */
 static bool try_tensors(struct plan_seek *seek)
 {
 	const struct plan_work *base = &seek->recompute->base;
@@ -438,8 +438,8 @@ static double energy_of(struct plan_seek *seek)
 }
 
 /*
- * Leaves a local optimum: random changes are accepted even if they are a little worse, less and
- * less so. For long steps there are too few tries for it to be of use.
+ * Leave a local optimum: accept random changes even if they are a little worse, and gradually less
+ * so. Long steps have too few tries for this to help.
  */
 static void anneal(struct plan_seek *seek)
 {
@@ -476,7 +476,7 @@ static void climb(struct plan_seek *seek)
 		;
 }
 
-/* Spill everything that can be, then flip tensor by tensor. */
+/* Spill everything that can be spilled, then flip tensor by tensor. */
 void spw_plan__seek_refine(struct plan_seek *seek, uint32_t tries)
 {
 	seek->tries_left = tries;
@@ -486,7 +486,7 @@ void spw_plan__seek_refine(struct plan_seek *seek, uint32_t tries)
 	(void)try_tensors(seek);
 }
 
-/* Where the step is short enough: keep, scope by scope, what need not be spilled. */
+/* The step is short enough: keep, scope by scope, tensors that need not be spilled. */
 void spw_plan__seek_spare(struct plan_seek *seek, uint32_t tries)
 {
 	struct plan_bounds bounds = {.peak = seek->limit + PLAN_TOLERANCE_BYTES};
@@ -513,7 +513,7 @@ void spw_plan__seek_spare(struct plan_seek *seek, uint32_t tries)
 
 /* ---- The order ---- */
 
-/* Van der Corput's sequence, 0, 1/2, 1/4, 3/4, ...: neighbours come far apart. */
+/* Van der Corput's sequence, 0, 1/2, 1/4, 3/4 ...: neighbours are far apart. */
 static uint32_t corput(uint32_t k)
 {
 	uint32_t reversed = 0;
@@ -533,7 +533,7 @@ static double given_bytes(const struct plan_recompute *recompute, uint32_t s)
 	return bytes;
 }
 
-/* What it discards is needed before it could be recomputed: the last scope of a pass. */
+/* Whether a scope's tensors are needed before it can be recomputed, as in a pass's last scope. */
 static bool is_wanted_at_once(const struct plan_recompute *recompute, uint32_t s)
 {
 	double saved_ns = 0, wanted_ns = INFINITY;
@@ -550,8 +550,8 @@ static bool is_wanted_at_once(const struct plan_recompute *recompute, uint32_t s
 }
 
 /*
- * The most useful scopes come first, those of about the same use are spread; those that free next
- * to nothing are last.
+ * A sort key: the most useful scopes come first, scopes of about the same use are spread over the
+ * step, and scopes that free next to nothing come last.
  */
 static uint64_t key_of(const struct plan_recompute *recompute, uint32_t s, double alike,
 		       double min_gain)
@@ -561,7 +561,7 @@ static uint64_t key_of(const struct plan_recompute *recompute, uint32_t s, doubl
 	double worth = floor(log((bytes + 1) / (ns > 1 ? ns : 1)) / log(alike));
 	bool last = bytes < min_gain || is_wanted_at_once(recompute, s);
 
-	/* At most 2^62 bytes in at least 1 ns. */
+	/* Worth is bounded: at most 2^62 bytes in at least 1 ns. */
 	return (uint64_t)(last ? 8192 : 4096 - worth) << 32 | corput(s);
 }
 
@@ -601,7 +601,7 @@ void spw_plan__seek(struct plan_seek *seek, uint32_t tries)
 {
 	static const struct {
 		double alike;
-		uint32_t tries; /* as a part of all */
+		uint32_t tries; /* divisor of all tries */
 	} orders[] = {{1.15, 2}, {1e300, 6}};
 	uint32_t left = tries;
 

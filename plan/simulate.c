@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * plan/simulate.c - the step event by event: compute, a writer, a reader, drives that both share
+ * plan/simulate.c - simulate a step event by event: compute, a writer, a reader, drives that both
+ * share
  *
  * The states of a tensor
  *   ABSENT -> KEPT -> GONE                                              kept
@@ -23,7 +24,7 @@
 #include "util/util.h"
 
 #define NO_TENSOR UINT32_MAX
-/* Closer times are equal but for rounding, and are taken in a fixed order. */
+/* Times closer than this differ only by rounding, and are handled in a fixed order. */
 #define TIE_NS 1e-3
 
 enum state {
@@ -32,25 +33,25 @@ enum state {
 	QUEUED,
 	WRITING,
 	STAGED,         /* out of memory; waits to be written */
-	STAGED_WRITING, /* the same, and is written */
+	STAGED_WRITING, /* out of memory; is being written */
 	STORED,
 	READING,
 	RESIDENT,
 	GONE,
 };
 
-/* A FIFO of transfers: those whose last requests are ending, then the one that is served. */
+/* A FIFO of transfers: first those whose last requests are ending, then the one being served. */
 struct channel {
 	uint32_t *order; /* in the order of service */
-	double *end_ns;  /* of those that have been served */
+	double *end_ns;  /* ends of the transfers that have been served */
 	uint32_t ended;
 	uint32_t served;
-	uint32_t begun;       /* served or one more */
-	double alone, shared; /* rates, of this direction alone and while both run */
+	uint32_t begun;       /* as many as served, or one more */
+	double alone, shared; /* rates: if only this direction runs, and if both run */
 	double delay_ns;
-	/* the bus: time for a byte, and when it has copied all that it was given */
+	/* the bus: time per byte, and when it has copied everything given to it */
 	double copy_ns, copied_ns;
-	/* when the service of the current one ends; PLAN_NEVER_NS: never, or there is none */
+	/* end of the current transfer's service; PLAN_NEVER_NS: never, or no transfer */
 	double served_ns;
 	double rate;
 	double remaining; /* bytes left at since_ns */
@@ -66,7 +67,7 @@ struct simulation {
 	uint8_t *state;
 	uint8_t *in_flight; /* being written or copied out, and its memory not yet released */
 	struct channel write, read;
-	uint32_t *queue; /* to be written, in the order of packing */
+	uint32_t *queue; /* tensors to be written, in the order of packing */
 	uint32_t queue_head, queue_tail;
 	uint32_t reaped;     /* of the writes that have ended: compute knows */
 	uint32_t queue_left; /* of the queue: copied, and compute knows */
@@ -79,15 +80,15 @@ struct simulation {
 	double bytes;
 	double least_bytes; /* sums of sizes beyond 2^53 are rounded: this far below 0 */
 	/* prefetch */
-	uint32_t head; /* in the order of use: the next to be read */
-	double ahead;  /* unthrottled: of those before it, what the forecast has leave memory */
+	uint32_t head; /* index in the order of use: the next to be read */
+	double ahead;  /* unthrottled: bytes before head that leave memory in the forecast */
 	double left;   /* share of the drives' time that background traffic leaves */
 	const struct plan_held *held;
-	const double *most; /* of held: throttled, nothing is expected to leave during an event */
+	const double *most; /* held->most; throttled: held->net */
 	double leaving;     /* bytes that will be released once they have been written, or copied */
 	bool no_room;       /* compute waits until what it packs next fits */
-	double again_ns;    /* since when a scope is being recomputed */
-	/* a queue in held->window: events with more memory in use than after any later one */
+	double again_ns;    /* begin of the current recomputation */
+	/* a queue in held->window of events with more memory in use than all later events */
 	uint32_t window_head, window_tail, window_next;
 };
 
@@ -103,9 +104,9 @@ static struct channel channel_of(const struct plan_transfers *transfers, double 
 				.served_ns = PLAN_NEVER_NS};
 }
 
-/* ---- Accounts ---- */
+/* ---- Invariants ---- */
 
-/* A simulation in which something does not hold ends at once. */
+/* Check an invariant. A simulation in which one fails ends at once. */
 static bool holds(struct simulation *sim, bool condition)
 {
 	if (unlikely(!condition))
@@ -137,7 +138,7 @@ static bool is_busy(const struct channel *channel)
 	return channel->begun > channel->served;
 }
 
-/* What is only copied does not wait for the drives, whatever background traffic leaves of them. */
+/* When the drives have served the current transfer. A mere copy does not wait for them. */
 static double served_ns(const struct channel *channel)
 {
 	if (channel->remaining <= 0)
@@ -146,7 +147,7 @@ static double served_ns(const struct channel *channel)
 				 : PLAN_NEVER_NS;
 }
 
-/* @bytes: to be moved by the drives; 0: it is only copied. */
+/* Begin a transfer. @bytes: moved by the drives; 0: the tensor is only copied */
 static void begin_service(struct simulation *sim, struct channel *channel, uint32_t i, double bytes)
 {
 	(void)holds(sim, PLAN_HOLDS(!is_busy(channel)));
@@ -176,7 +177,7 @@ static void add_span(const struct simulation *sim, enum spw_plan_span_kind kind,
 							      .which = which};
 }
 
-/* When the bus has copied the tensor, which it is given now: one after the other. */
+/* Give a tensor to the bus, which copies one after the other. Return: the end of the copy. */
 static double copied_ns(const struct simulation *sim, struct channel *channel, uint32_t i)
 {
 	if (channel->copied_ns < sim->now_ns)
@@ -209,11 +210,11 @@ static void set_rate(struct channel *channel, double rate, double now_ns)
 	channel->served_ns = served_ns(channel);
 }
 
-/* Both directions at once get half of the mixed bandwidth each, and never more than alone. */
+/* Set the rates. If both directions run, each gets half of the mixed bandwidth, at most its own. */
 static void share_drives(struct simulation *sim)
 {
 	bool both = is_busy(&sim->write) && is_busy(&sim->read);
-	/* Two flows may need more than there is. */
+	/* Two flows may need more than the whole bandwidth. */
 	double left = sim->left > 0 ? sim->left : 0;
 
 	set_rate(&sim->write, (both ? sim->write.shared : sim->write.alone) * left, sim->now_ns);
@@ -237,7 +238,7 @@ static void change_memory(struct simulation *sim, double bytes)
 		.ns = whole_ns(sim->now_ns), .bytes = sim->bytes > 0 ? (uint64_t)sim->bytes : 0};
 }
 
-/* It stays where it is: in memory. */
+/* Forward a tensor: it stays in memory. */
 static void forward(struct simulation *sim, uint32_t i)
 {
 	(void)holds(sim, PLAN_HOLDS(sim->state[i] == QUEUED || sim->state[i] == WRITING));
@@ -262,7 +263,10 @@ static void next_read(struct simulation *sim, uint32_t i)
 		sim->ahead += sim->work->bytes[i];
 }
 
-/* A staged tensor is copied back from there; if its write has not begun, it is cancelled. */
+/*
+ * Begin a read. A staged tensor is copied back from staging memory, and its write is cancelled if
+ * it has not begun.
+ */
 static void begin_read(struct simulation *sim, uint32_t i)
 {
 	double bytes = sim->work->bytes[i];
@@ -283,7 +287,7 @@ static double now_of(const struct simulation *sim)
 	return sim->event > 0 ? sim->held->net[sim->event - 1] : 0;
 }
 
-/* The most of held->most until event @end, or now of held->net. */
+/* The maximum of held->most until event @end, and the current held->net. */
 static double most_until(struct simulation *sim, uint32_t end)
 {
 	const struct plan_held *held = sim->held;
@@ -304,12 +308,12 @@ static double most_until(struct simulation *sim, uint32_t end)
 	return most > now ? most : now;
 }
 
-/* Throttled: @bytes more, from now until the use of @i, if nothing is written or read. */
+/* Whether @bytes more fit, throttled: from now to the use of @i, without other transfers. */
 static inline bool fits_throttled(struct simulation *sim, uint32_t i, double bytes)
 {
 	double limit = sim->held->limit + PLAN_TOLERANCE_BYTES, rise;
 
-	/* Where nothing else will make room, what compute waits for is read. */
+	/* If nothing else will make room, read the tensor that compute waits for. */
 	if (sim->awaited == i)
 		return sim->bytes + bytes <= limit || sim->leaving < PLAN_TOLERANCE_BYTES;
 	rise = most_until(sim, sim->held->use_event[i]) - now_of(sim);
@@ -317,8 +321,9 @@ static inline bool fits_throttled(struct simulation *sim, uint32_t i, double byt
 }
 
 /*
- * Unthrottled, by the rule of plan/plan.c. What is not in memory must also fit now: writes may be
- * late, and a release yet to come. Not inlined: the throttled search is the one that asks often.
+ * Whether @bytes more fit, if unthrottled: by the rule of plan/plan.c. A tensor that is not in
+ * memory must also fit now, as writes and releases may be late. Not inlined, for the speed of the
+ * throttled search.
  */
 __attribute__((noinline)) static bool fits_planned(struct simulation *sim, uint32_t i, double bytes)
 {
@@ -337,7 +342,7 @@ static inline bool fits(struct simulation *sim, uint32_t i, double bytes)
 	return sim->held->throttled ? fits_throttled(sim, i, bytes) : fits_planned(sim, i, bytes);
 }
 
-/* In the order of use. A tensor that is still in memory at its turn, and fits, stays there. */
+/* Begin reads in the order of use. A tensor still in memory at its turn stays there if it fits. */
 static void prefetch(struct simulation *sim)
 {
 	const struct plan_work *work = sim->work;
@@ -361,7 +366,7 @@ static void prefetch(struct simulation *sim)
 
 /* ---- Writing ---- */
 
-/* Memory is free once it has been copied. */
+/* Whether the step is a device's, whose memory is free after the copy. */
 static bool is_of_device(const struct simulation *sim)
 {
 	return sim->write.copy_ns > 0;
@@ -391,7 +396,7 @@ static void begin_write(struct simulation *sim)
 	}
 }
 
-/* When the next write can begin, if it waits only for its copy. */
+/* When the next write can begin, if it only waits for its tensor's copy. */
 static double copy_ends_ns(const struct simulation *sim)
 {
 	if (!is_of_device(sim) || is_busy(&sim->write) || sim->queue_head == sim->queue_tail ||
@@ -409,7 +414,7 @@ static void end_writes(struct simulation *sim)
 		unstage(sim, write->order[write->ended]);
 }
 
-/* Release what has been copied from a device. */
+/* Release tensors that have been copied from a device. */
 static void reap_copied(struct simulation *sim)
 {
 	for (; sim->queue_left < sim->queue_tail && is_copied(sim, sim->queue[sim->queue_left]);
@@ -428,7 +433,7 @@ static void reap_copied(struct simulation *sim)
 	}
 }
 
-/* An event of compute releases the memory of what was written until then. */
+/* At an event of compute, release the memory of tensors written by then. */
 static void reap(struct simulation *sim)
 {
 	if (is_of_device(sim))
@@ -475,7 +480,7 @@ static void pack(struct simulation *sim, uint32_t i)
 	sim->work->copied_ns[i] = copied_ns(sim, &sim->write, i);
 }
 
-/* Return: false: compute waits for it. */
+/* Use a tensor. Return: false if compute has to wait for it. */
 static bool use(struct simulation *sim, uint32_t i)
 {
 	if (!holds(sim, PLAN_HOLDS(sim->state[i] != ABSENT && sim->state[i] != GONE)))
@@ -499,7 +504,7 @@ static void release(struct simulation *sim, uint32_t i)
 		unstage(sim, i);
 	if (state == QUEUED && !sim->in_flight[i])
 		leave(sim, i);
-	/* Forwarded, it did not leave: now its memory does, when the write ends. */
+	/* A forwarded tensor did not leave memory; now it does, when its write ends. */
 	if (state == RESIDENT && sim->in_flight[i])
 		sim->leaving += sim->work->bytes[i];
 	sim->state[i] = GONE;
@@ -525,7 +530,7 @@ static void begin_flow(struct simulation *sim, uint32_t flow)
 	sim->other_rates = true;
 }
 
-/* How long compute waits at most before it packs @i. */
+/* The time until which compute waits at most before it packs @i. */
 static double held_until_ns(const struct simulation *sim, uint32_t i)
 {
 	return sim->held->until_ns ? (double)sim->held->until_ns[i] : PLAN_NEVER_NS;
@@ -579,7 +584,7 @@ static void catch_up(struct simulation *sim)
 	sim->behind_ns = sim->now_ns - planned_ns;
 }
 
-/* While compute waits. */
+/* A read has ended while compute waits. */
 static void read_ended(struct simulation *sim)
 {
 	uint32_t i = sim->read.order[sim->read.ended++];
@@ -595,7 +600,10 @@ static void read_ended(struct simulation *sim)
 	reap(sim);
 }
 
-/* The same within a limit: while it waits, compute also reaps writes, and notices the room. */
+/*
+ * A transfer has ended while compute waits, within a limit: then compute also reaps writes, and
+ * sees whether there is room.
+ */
 static void woken(struct simulation *sim)
 {
 	const struct channel *read = &sim->read;
@@ -623,7 +631,7 @@ static double next_end_ns(const struct channel *channel)
 	return channel->ended < channel->served ? channel->end_ns[channel->ended] : PLAN_NEVER_NS;
 }
 
-/* When memory can be released next. */
+/* The next time at which memory can be released. */
 static double next_left_ns(const struct simulation *sim)
 {
 	if (!is_of_device(sim))
@@ -653,7 +661,7 @@ static void flow_ended(struct simulation *sim, uint32_t flow)
 	sim->other_rates = true;
 }
 
-/* When compute continues, as far as is known. */
+/* When compute continues, as far as known. */
 static double compute_ns(const struct simulation *sim)
 {
 	double write_ns, read_ns;
@@ -683,7 +691,7 @@ static void compute_or_wait(struct simulation *sim)
 		read_ended(sim);
 }
 
-/* The next thing that happens. Return: whether there was one. */
+/* Advance to whatever happens next. Return: false if nothing does. */
 static bool advance(struct simulation *sim)
 {
 	double write_ns = sim->write.served_ns, read_ns = sim->read.served_ns,
@@ -751,7 +759,7 @@ static struct simulation simulation_of(struct plan_work *work, const uint8_t *sp
 	};
 }
 
-/* The step ends with compute: a write that is still in flight is not waited for. */
+/* Run the simulation until compute ends, without waiting for writes in flight. */
 static void run(struct simulation *sim, const struct plan_bounds *bounds)
 {
 	const struct plan_work *work = sim->work;
@@ -766,7 +774,7 @@ static void run(struct simulation *sim, const struct plan_bounds *bounds)
 	}
 	outcome->forever = sim->event < work->event_count && !outcome->abandoned;
 	outcome->stall_ns = sim->behind_ns;
-	/* What has been released is in memory only while it is being written, or copied. */
+	/* Released tensors are in memory only while they are being written or copied. */
 	(void)holds(sim, PLAN_HOLDS(sim->event < work->event_count ||
 				    is_account(sim, sim->leaving - sim->bytes)));
 	(void)holds(sim, PLAN_HOLDS(is_account(sim, outcome->written - outcome->read)));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* plan/work.c - the step as the planner works on it: checked, in arrays, sorted once */
+/* plan/work.c - struct plan_work: check a step, put it into arrays, sort these once */
 #include "plan/internal.h"
 
 #include <errno.h>
@@ -105,7 +105,7 @@ static struct range range_of(const uint64_t *keys, uint32_t count)
 	return range;
 }
 
-/* By the digit of (key - @low) at @shift, to the other arrays. */
+/* A pass of radix sort: by the digit of (key - @low) at @shift, into the other arrays. */
 static void sort_by_digit(const uint64_t *keys, const uint32_t *order, uint64_t *keys_to,
 			  uint32_t *order_to, uint32_t count, uint64_t low, unsigned shift)
 {
@@ -149,7 +149,7 @@ void spw_plan__sort(struct plan_work *work, uint32_t *order)
 		memcpy(order, work->order_other, work->count * sizeof(*order));
 }
 
-/* @order: the tensors by the time at @offset of struct spw_plan_tensor, stable. */
+/* Sort tensors by the time at @offset of struct spw_plan_tensor, stable. @order: set */
 static void sort_tensors(struct plan_work *work, const struct spw_plan_step *step, size_t offset,
 			 uint32_t *order)
 {
@@ -279,7 +279,7 @@ static int allocate(struct plan_work *work, uint32_t calls)
 	return 0;
 }
 
-/* The bus's time for a byte; 0: nothing has to be copied. */
+/* The bus's time per byte; 0: there are no copies. */
 static double copy_ns_of(uint64_t bus_bytes_per_second)
 {
 	return bus_bytes_per_second > 0 ? 1e9 / (double)bus_bytes_per_second : 0;
@@ -302,7 +302,7 @@ static void set_drives(struct plan_work *work, const struct spw_plan_drives *dri
 		work->alone.read_delay_ns += (double)drives->chunk_bytes / work->alone.read;
 	work->alone.write_copy_ns = copy_ns_of(drives->bus_out_bytes_per_second);
 	work->alone.read_copy_ns = copy_ns_of(drives->bus_in_bytes_per_second);
-	/* Copies never lag behind reads: staging memory is for what comes next. */
+	/* Limit reads to the rate of copies, so that staging memory is free for the next read. */
 	if (work->alone.read * work->alone.read_copy_ns > 1)
 		work->alone.read = 1 / work->alone.read_copy_ns;
 }
