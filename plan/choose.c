@@ -17,7 +17,7 @@
 #define TRIES_MAX         (1u << 15)
 #define TENSORS_MIN       16u
 #define EVENTS_PER_TENSOR 8u
-/* The same for the greedy starts. */
+/* How many tensors the greedy starts may simulate. */
 #define GREEDY_TENSORS_MAX 20000u
 /* bisection steps of the peak, to meet bytes_written_max */
 #define LIMIT_STEPS     12u

@@ -17,7 +17,7 @@
 struct staged {
 	const struct plan_work *work;
 	const uint8_t *counted; /* the tensors that are written */
-	uint32_t oldest;        /* the first of those in work->by_pack */
+	uint32_t oldest;        /* the first of these, as an index of work->by_pack */
 	double bytes;
 };
 

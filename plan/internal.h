@@ -16,9 +16,9 @@
 #define PLAN_TOLERANCE_NS 1.0
 #define PLAN_NEVER_NS     1e300  /* later than everything */
 #define PLAN_LONGEST_NS   0x1p62 /* 146 years: anything longer is forever */
-/* By how much sums of sizes may differ from rounding. */
+/* How far rounding may change sums of sizes. */
 #define PLAN_TOLERANCE_BYTES 0.5
-#define PLAN_ROUNDED_PART    1e-6 /* of the memory in use, where sums exceed 2^53 */
+#define PLAN_ROUNDED_PART    1e-6 /* a part of the memory in use, for sums above 2^53 */
 
 /*
  * The events of a step, in compute time. Events at equal times are in this order, so that memory is

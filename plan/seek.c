@@ -22,7 +22,7 @@
 #include "util/util.h"
 
 #define SCAN_STEPS 12u /* how many numbers of recomputed scopes are tried first */
-#define DOWN_STEPS 12u /* the same if the step's time is given */
+#define DOWN_STEPS 12u /* the same, if the longest step is given */
 /* A scope that frees less than the mean of all, divided by this, is tried last. */
 #define MIN_GAIN_PART 8
 /* The first temperature, as a share of the step; the last one, as a share of the first. */

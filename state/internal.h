@@ -78,7 +78,7 @@ struct record {
 	uint64_t taken_last;   /* number of its last take, or 0 */
 	uint64_t taken_ns;     /* when the host took it to update it */
 	uint64_t read_failed;  /* the last call in which its read failed, or 0 */
-	uint64_t write_failed; /* the same of its write; 0 once a write has succeeded */
+	uint64_t write_failed; /* the last call in which its write failed; 0 after a success */
 	bool transient;        /* not part of commits */
 	bool callers;          /* the caller owns its object and moves its bytes: always STORED */
 	bool used;             /* in this pass */

@@ -4,7 +4,7 @@
 
 #include "state/internal.h"
 
-/* Check the order of a pass. If it is refused, the pass before goes on. */
+/* Check the order of a pass. If it is refused, the current pass goes on. */
 static int check_order(struct spw_state *state, const uint32_t order[], uint32_t count)
 {
 	uint64_t pass = ++state->passes_named;

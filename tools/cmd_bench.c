@@ -15,7 +15,7 @@
 struct command_line {
 	struct bench_run run;
 	struct bench_job global; /* options before the first --name */
-	struct bench_job job;    /* of the last --name */
+	struct bench_job job;    /* the job of the last --name */
 	bool in_job;
 	const char *jobfiles[64];
 	unsigned jobfiles_count;

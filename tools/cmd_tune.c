@@ -75,7 +75,7 @@ struct sweep {
 	uint64_t region_bytes;   /* measured bytes of each drive; 0: all */
 	uint64_t smallest_bytes; /* usable bytes of the smallest drive */
 	json_t *drives;          /* names by which the library recognizes the drives */
-	const char *path;        /* of the file of settings */
+	const char *path;        /* path of the settings file */
 	char usual[PATH_MAX];
 };
 

@@ -12,7 +12,7 @@ struct copy {
 	PyObject *stream; /* the computing stream, from whose pool the memory is */
 	PyObject *shape;  /* in: of the memory, as in struct saved; NULL: bytes */
 	PyObject *begin;  /* a timed event, for a sample of the copies; or None */
-	PyObject *event;  /* its end */
+	PyObject *event;  /* an event recorded after the copy */
 	PyObject *since;  /* an event of a stream just before it waited for the copy; or NULL */
 	PyObject *held;   /* the memory, while it could be reused before the copy ends; or NULL */
 	struct device *device;

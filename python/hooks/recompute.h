@@ -7,10 +7,9 @@
 
 /* One run of a scope, or of an operation. The package derives types that know how to rerun it. */
 struct frame {
-	PyObject_HEAD struct saved *discarded,
-		**discarded_end; /* discarded tensors, in the order of their saves */
-	uint32_t saves, seen;    /* tensors saved in the forward pass; in the recomputation */
-	bool is_decided;         /* its saves are discarded, whatever the plan says */
+	PyObject_HEAD struct saved *discarded, **discarded_end; /* in the order of their saves */
+	uint32_t saves, seen; /* tensors saved in the forward pass; in the recomputation */
+	bool is_decided;      /* its saves are discarded, whatever the plan says */
 };
 
 extern PyTypeObject *frame_type;

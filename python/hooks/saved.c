@@ -75,7 +75,7 @@ static void saved_borrow(struct saved *saved, PyObject *memory)
 		return;
 	}
 	if (!atomic_load(&session->leases->open))
-		return; /* the cache has closed meanwhile and waits for its memory */
+		return; /* closed meanwhile: the cache waits until tensors release its memory */
 	if (!saved->borrowed) {
 		saved->next = session->borrowers;
 		saved->link = &session->borrowers;

@@ -20,7 +20,7 @@ struct seen {
 	PyObject *tensor;      /* borrowed */
 	struct device *device; /* of the port; NULL: host memory, or not known to the port */
 	enum seen_as as;
-	bool is_view;              /* SEEN_INNER: the subclass counts as a view of another one */
+	bool is_view;              /* for SEEN_INNER: whether the subclass tensor is a view */
 	bool is_other;             /* not a plain tensor with a storage; by is_skipped() */
 	bool is_fixed;             /* a part of a storage that stays in memory; by offer_fill() */
 	const struct dtype *dtype; /* by seen_is_strange() */

@@ -183,7 +183,7 @@ struct bench_job {
 	/* refilled buffers: percent of zeros at the end of each chunk; percent of duplicates */
 	uint32_t compress_percent, dedupe_percent, dedupe_set_percent;
 	uint64_t compress_chunk_bytes;
-	bool dedupe_set, dedupe_global; /* from a set of buffers; of all jobs */
+	bool dedupe_set, dedupe_global; /* duplicates are from a set; shared by all jobs */
 	/* sequential jobs: transfer zone_bytes of each range, then skip zone_skip_bytes */
 	bool strided;
 	uint64_t zone_bytes, zone_range_bytes, zone_skip_bytes;
@@ -436,7 +436,7 @@ struct bench_stats {
 	struct spw_queue_stats queue;
 	int error; /* 0 or the negative errno that ended the job */
 	char error_text[512];
-	char description[256]; /* the backend in words */
+	char description[256]; /* description of the backend */
 };
 
 /* ---- Running --------------------------------------------------------------------------------- */
@@ -477,7 +477,7 @@ struct bench_worker {
 	bool started;
 	struct bench_region *regions;   /* engine level: a region per device */
 	struct spw_drive_stats *drives; /* store level: transfers of each drive; or NULL */
-	uint64_t unwritten_bytes;       /* never written, in what it reads, when it began */
+	uint64_t unwritten_bytes;       /* of what it reads: never written when it began */
 	struct bench_stats stats;
 
 	/* Progress, written by the worker with relaxed stores and read by the main thread. */
@@ -486,7 +486,7 @@ struct bench_worker {
 	_Atomic uint64_t live_total_bytes;
 	atomic_bool live_ended;
 	atomic_bool told_to_end;    /* a job with exitall has ended */
-	struct bench_steady steady; /* of the whole group; used by the main thread */
+	struct bench_steady steady; /* rates of the whole group; used by the main thread */
 	struct bench_sample sample; /* used by the main thread */
 };
 

@@ -11,7 +11,7 @@
 #define SAMPLE_NS 500000000u
 
 struct live {
-	uint64_t rates[BENCH_DIRECTIONS], iops[BENCH_DIRECTIONS]; /* current, of all workers */
+	uint64_t rates[BENCH_DIRECTIONS], iops[BENCH_DIRECTIONS]; /* current rates of all workers */
 };
 
 static uint64_t load(const _Atomic uint64_t *value)

@@ -43,7 +43,7 @@ struct plan_explain {
 	struct spw_plan_span *spans;
 };
 
-/* Return: 0; -errno, in words. */
+/* Make the plan and its explanation. Return: 0; -errno, with a message. */
 int plan_explain_fill(struct plan_explain *explain);
 void plan_explain_free(struct plan_explain *explain);
 

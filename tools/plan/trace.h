@@ -45,7 +45,7 @@ struct plan_trace_report {
 	uint32_t drives;        /* their number */
 	double speed;
 	uint64_t recompute_peak_bytes;
-	double recompute_seconds; /* of the step */
+	double recompute_seconds; /* time of the step if scopes are recomputed */
 	double bandwidth_needed;  /* to spill everything within half of the step */
 	struct plan_trace_rate rates[PLAN_TRACE_RATES_MAX];
 	unsigned rates_count; /* set by the caller, with write and read of rates */

@@ -223,7 +223,7 @@ struct tool_snapshot {
 	struct spw_status *partitions; /* TOOL_PARTITIONS_MAX of them */
 };
 
-/* Return: 0; -errno, in words. */
+/* Read the status of all open partitions. Return: 0; -errno, with a message. */
 int tool_snapshot_take(struct tool_snapshot *snapshot);
 
 /* "1.2 TB/day"; "3.4 years" */

@@ -151,7 +151,7 @@ class Gradients:
             assert self._pass is not None
             gradient = self._taken_over(number, to_mark)
             self._pass.add(number)
-            if not gradient.adds:  # all of it is in memory
+            if not gradient.adds:  # the whole gradient is in memory
                 for question in self._asked:
                     gradient.answers[question] = self._computed(gradient, question)
             for tile in self._tiles_of[number]:
@@ -276,8 +276,8 @@ class Gradients:
                 gradient.held.add_(other)
 
     def answer(self, gradient: Gradient, question: Question) -> Tensor:
-        """The answer to a question. A question that was asked after the last step too is answered
-        when the gradient arrives; for others the gradient is read.
+        """Answer a question. If it was asked between the last two steps too, it was answered when
+        the gradient arrived; otherwise this reads the gradient.
 
         :raises SpillwayError: a drive failed
         """

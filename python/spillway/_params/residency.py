@@ -79,7 +79,7 @@ class Place:
         self.tensors = _storage_uses(self.storage._cdata) - _USES_OF_ONE + 1 if shared else 1
         self.state = RESIDENT
         self.object = 0
-        self.copies = 0  # of the object
+        self.copies = 0  # number of copies of the object
         self.request = c_void_p()
         self.written = c_uint64()  # the object that is being written
         self.held: Dict["weakref.ReferenceType[Use]", None] = {}

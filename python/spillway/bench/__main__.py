@@ -293,7 +293,7 @@ def run_one(  # type: ignore[return]
     command: List[str], malloc: str, screen: Screen, title: str,
     throttle: Optional[Throttle] = None
 ) -> str:
-    """What it printed.
+    """Run a program. Return: what it printed.
 
     :raises RuntimeError: the run failed
     """
