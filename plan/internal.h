@@ -108,7 +108,7 @@ struct plan_work {
 	double *copied_ns;          /* for a device: end of its copy out */
 	uint32_t *queue;
 	struct plan_transfers writes, reads;
-	void *memory; /* memory of all arrays */
+	void *memory;
 };
 
 /* What a plan leads to, in the simulation. */

@@ -40,7 +40,6 @@ struct owner owner_remove(struct owners *owners, struct owner *owner);
 void owner_drop(const struct owner *removed);
 /* owner_remove() and owner_drop(). */
 void owner_end(struct owners *owners, struct owner *owner);
-/* End all owners. */
 void owners_end(struct owners *owners);
 /*
  * The cache no longer reads the memory: note in the version whether the memory was modified or

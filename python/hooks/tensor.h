@@ -36,7 +36,6 @@ struct seen {
  * false for another exception, which stays set.
  */
 bool was_refused(void);
-/* Read the version counter of a tensor. */
 int version_number(PyObject *tensor, int64_t *number);
 /* Read the version counter and the address of the first element. */
 int tensor_state(PyObject *tensor, int64_t *number, uint64_t *address);

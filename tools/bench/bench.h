@@ -466,8 +466,8 @@ struct bench_worker {
 	char *paths[BENCH_FILES_MAX]; /* owned */
 	unsigned devices_count;
 	struct spw_log log;
-	struct bench_gate *gate; /* lets all workers of a wave begin together */
-	unsigned wave;           /* number of stonewalls so far */
+	struct bench_gate *gate;
+	unsigned wave; /* number of stonewalls so far */
 	struct bench_run *run;
 	struct bench_flow *flow; /* NULL: the job is in no flow */
 	double flow_moved;       /* what this worker has moved of the flow */
@@ -640,8 +640,8 @@ void bench_content_begin(const struct bench_job *job, void *bytes, size_t len);
 struct bench_content {
 	const struct bench_job *job;
 	struct bench_random random;
-	uint64_t seed; /* seed of the last buffer */
-	uint64_t set;  /* number of buffers that are repeated; 0: only the last one */
+	uint64_t seed;
+	uint64_t set; /* number of buffers that are repeated; 0: only the last one */
 };
 
 void bench_content_next(struct bench_content *content, void *bytes, size_t len,

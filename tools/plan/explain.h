@@ -21,7 +21,7 @@
 struct plan_explain {
 	/* set by the caller */
 	const char *path;
-	uint32_t number; /* number of the step */
+	uint32_t number;
 	double speed;
 	double bandwidth;      /* bytes per second of all drives together; 0: no drives */
 	double slack;          /* share by which the step may be longer, for the lowest peak; */

@@ -75,7 +75,7 @@ static void print_drives(const struct plan_report *report, FILE *out)
 			      report->planned.tensors_spilled);
 }
 
-/* Print the wear of new drives. */
+/* Print wear, for new drives. */
 static void print_wear(const struct plan_report *report, FILE *out)
 {
 	const struct model_life *life = report->has_model ? &report->life_planned : &report->life;

@@ -43,11 +43,11 @@ struct replaying {
 	struct buffer **current; /* by content: the buffer in this replay, or NULL */
 	struct buffer *all;
 	struct handle *handles; /* by tensor */
-	uint64_t begin_ns;      /* begin of this replay */
-	uint64_t behind_ns;     /* time spent waiting for I/O or recomputing */
-	uint64_t recompute_ns;  /* spent on recomputation */
-	uint64_t sequence;      /* number of buffers made, for keys that are never reused */
-	uint64_t *keys;         /* by content */
+	uint64_t begin_ns;
+	uint64_t behind_ns;    /* time spent waiting for I/O or recomputing */
+	uint64_t recompute_ns; /* spent on recomputation */
+	uint64_t sequence;     /* number of buffers made, for keys that are never reused */
+	uint64_t *keys;        /* by content */
 	bool last;
 	pthread_mutex_t samples_lock;
 	struct replay_place place;

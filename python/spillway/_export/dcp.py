@@ -96,7 +96,7 @@ def _described(metadata: Metadata, where: Dict[MetadataIndex, _Where]) -> Dict[s
 
 
 def _metadata_of(described: Any) -> Metadata:
-    """:raises SpillwayError: EUCLEAN it is damaged"""
+    """:raises SpillwayError: EUCLEAN the description is damaged"""
     try:
         stored: Dict[str, Any] = {}
         for name, (dtype, requires_grad, shape, chunks) in described["tensors"].items():
