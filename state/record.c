@@ -13,10 +13,10 @@
 /* The states that may follow each state. */
 static const uint8_t allowed[RECORD_STATES] = {
 	[RECORD_STORED] = BIT(RECORD_LOADING) | BIT(RECORD_CLEAN), /* read; or all zero */
-	[RECORD_LOADING] = BIT(RECORD_CLEAN) | BIT(RECORD_STORED), /* or it failed */
+	[RECORD_LOADING] = BIT(RECORD_CLEAN) | BIT(RECORD_STORED), /* or the transfer failed */
 	[RECORD_CLEAN] = BIT(RECORD_TAKEN) | BIT(RECORD_STORED),
 	[RECORD_CHANGED] = BIT(RECORD_TAKEN) | BIT(RECORD_STORING) | BIT(RECORD_STORED),
-	[RECORD_STORING] = BIT(RECORD_CLEAN) | BIT(RECORD_CHANGED), /* or it failed */
+	[RECORD_STORING] = BIT(RECORD_CLEAN) | BIT(RECORD_CHANGED), /* or the transfer failed */
 	[RECORD_TAKEN] = BIT(RECORD_CLEAN) | BIT(RECORD_CHANGED),
 };
 

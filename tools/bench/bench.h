@@ -144,7 +144,7 @@ struct bench_job {
 	uint64_t offset_increment_bytes; /* from one worker of the job to the next */
 	/* alignment of random offsets; 0: the smallest block */
 	uint64_t align_bytes[BENCH_DIRECTIONS];
-	uint32_t random_percent[BENCH_DIRECTIONS]; /* others are sequential */
+	uint32_t random_percent[BENCH_DIRECTIONS]; /* of random transfers; the rest is sequential */
 	uint32_t spread;                           /* enum bench_spread_kind */
 	double spread_theta, spread_center;        /* center < 0: none */
 	struct bench_share zones[BENCH_DIRECTIONS][BENCH_SHARES_MAX];

@@ -31,7 +31,7 @@ void bench_gate_init(struct bench_gate *gate)
 void bench_await(sem_t *semaphore)
 {
 	while (sem_wait(semaphore) != 0)
-		continue; /* a signal */
+		continue; /* a signal has interrupted it */
 }
 
 void bench_gate_wait(struct bench_gate *gate)

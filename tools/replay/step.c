@@ -25,7 +25,7 @@ struct making {
 	uint64_t last_ns;     /* time of the last event in the trace, */
 	uint64_t passed_ns;   /* and in compute time, at the trace's speed */
 	uint32_t scope;       /* number of the interval between scope events */
-	uint32_t *tensor_of;  /* from trace to step numbers, from 1; 0: not in this step */
+	uint32_t *tensor_of;  /* a tensor's number in the step, from 1; 0: not there */
 	uint32_t *users;      /* by number in the step */
 	uint32_t *content_of; /* by the trace's storage: number of its latest content, from 1 */
 };

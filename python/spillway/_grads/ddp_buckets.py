@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # spillway/_grads/ddp_buckets.py - Reduced: gradients that DistributedDataParallel has reduced
-"""For options of the optimizer that use gradients during the backward pass. PyTorch's hook on a
-parameter runs before DistributedDataParallel has summed its gradient over the processes; a
+"""This serves the optimizer's options that use gradients during the backward pass. PyTorch's hook
+on a parameter runs before DistributedDataParallel has summed its gradient over the processes; a
 communication hook receives the sum, bucket by bucket."""
 from __future__ import annotations
 
