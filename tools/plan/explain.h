@@ -21,14 +21,14 @@
 struct plan_explain {
 	/* set by the caller */
 	const char *path;
-	uint32_t number;
+	uint32_t number; /* of the step */
 	double speed;
-	double bandwidth;      /* bytes per second of all drives together; 0: no drives */
-	double slack;          /* share by which the step may be longer, for the lowest peak; */
-	uint64_t budget_bytes; /* if not 0: memory limit, for the shortest step */
-	uint64_t state_bytes;  /* optimizer state that is read and written in each step */
-	uint64_t day_bytes;    /* most bytes written per day; 0: no limit */
-	uint64_t bus;          /* bytes per second each way between device and host; 0: no bus */
+	double bandwidth;      /* bytes per second, of all drives; 0: there are none */
+	double slack;          /* as a share of the step; of the lowest peak, */
+	uint64_t budget_bytes; /* or, if it is not 0, of the shortest step */
+	uint64_t state_bytes;  /* that others read and write in each step */
+	uint64_t day_bytes;    /* most bytes that are written in a day; 0: no limit */
+	uint64_t bus; /* bytes per second, each way, to a device and back; 0: there is none */
 	bool never_again;
 
 	struct spw_trace *trace;

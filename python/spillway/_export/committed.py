@@ -17,9 +17,9 @@ from .._optim.tiles import item_bytes
 from ..state import CommittedRecord, committed_state
 from ..store import Store
 
-# The field of a record with parameters in their own type.
+# The field of a record that has parameters as they are.
 _PARAMETER = "parameter"
-# The name of a record with one parameter: this prefix, its group, its name.
+# A record that is a parameter by itself: PREFIX, its group, its name.
 _BY_ITSELF = "parameter/"
 
 
