@@ -2,10 +2,10 @@
 /*
  * spillway/cache.h - the tensor cache: which saved tensors spill, when, and when they come back
  *
- * The caller (the binding of a training framework) reports where it is in the step and offers the
- * tensors that the forward pass saves. It gets an id for each, and later the bytes for that id.
- * The cache decides everything in between: by a fixed rule, or, in the modes that plan, from what
- * it measured in the last steps. See tensor/control/control.c.
+ * The caller (the binding of a training framework) reports its progress in the step and offers the
+ * tensors that the forward pass saves. It gets an id for each tensor, and later the bytes for that
+ * id. The cache decides everything in between: by a fixed rule, or, in the modes that plan, by
+ * measurements of previous steps. See tensor/control/control.c.
  *
  * Contract
  *   Threads    Every function may be called from any thread. spw_cache_take(), spw_cache_close(),
@@ -13,19 +13,19 @@
  *              other function does. Steps, stages and scopes describe one forward and backward pass
  *              at a time: report those from one thread at a time.
  *   Memory     The cache never copies and never frees memory that is offered. An offer that
- *              returned SPW_OFFER_KEEP or SPW_OFFER_SPILL hands its token to the cache, and the
- *              caller keeps that memory alive and unchanged until spw_cache_drain() returns the
+ *              returned SPW_OFFER_KEEP or SPW_OFFER_SPILL passes its token to the cache, and the
+ *              caller keeps the memory alive and unchanged until spw_cache_drain() returns the
  *              token, exactly once: when the bytes are on the drives, or when the last user of the
  *              entry is gone. The token of any other offer (SPW_OFFER_DEDUP, SPW_OFFER_AGAIN,
- *              errors) is never returned, and the cache does not use its memory. So the token that
- *              spw_cache_take() names is always one that the caller still has, as long as it has
- *              not released the tensor.
- *   Identity   A storage is named by the caller's key, which must not be reused while the cache has
- *              an entry of it, and a version that changes with every in-place write. An address
- *              that may be reused, or a clock, will not do.
- *   Errors     0 or a count, or a negative errno with spw_last_error(). A failing drive never fails
- *              an offer: the tensor is kept. If a write fails later, the entry is kept, since its
- *              memory is still there.
+ *              errors) is never returned, and the cache does not use its memory. So until the
+ *              caller releases a tensor, the token that spw_cache_take() returns is one whose
+ *              memory the caller has kept.
+ *   Identity   A storage is identified by the caller's key, which must not be reused while the
+ *              cache has an entry with it, and a version that changes with every in-place write. An
+ *              address that may be reused, or a clock, will not do.
+ *   Errors     0 or a count, or a negative errno with spw_last_error(). A failing drive never makes
+ *              an offer fail: the tensor stays in memory. If a write fails later, the entry stays
+ *              in memory too, because the caller has not freed it yet.
  *   Log        The log function is called without a lock of the cache held, and may call the cache.
  *   Promise    take returns the bytes that were offered, or an error. Never other bytes.
  */
@@ -48,7 +48,7 @@ extern "C" {
 struct spw_cache;        /* opaque */
 struct spw_trace_writer; /* of spillway/trace.h */
 
-/* Slot and generation, as spw_object. 0 stands for no tensor. */
+/* Slot and generation, like spw_object. Value 0: no tensor. */
 typedef struct {
 	uint64_t value;
 } spw_tensor;
@@ -56,15 +56,15 @@ SPW_ABI(spw_tensor, value, 0, 8);
 
 /*
  * The last two modes record each step and plan, and replan when the step or the drives have
- * changed. A thread searches for the plan during the next step, which keeps the former plan; the
+ * changed. A thread searches for the plan during the next step, which still uses the old plan; the
  * new plan is in force from the step after that. Up to four step signatures have a plan each. The
- * first two steps, and any whose signature has no plan, follow the rule of SPW_CACHE_SPILL; in
- * modes FASTEST and BUDGET they prefetch as far as their own peak allows.
+ * first two steps, and any step whose signature has no plan, follow the rule of SPW_CACHE_SPILL,
+ * and in modes FASTEST and BUDGET prefetch while memory stays below the step's peak so far.
  */
 enum spw_cache_mode {
-	/* spill all but small tensors, the last scope, what backward saves or drives cannot take */
+	/* spill tensors, unless small, of the last scope or backward, or too many for the drives */
 	SPW_CACHE_SPILL,
-	/* keep everything, and only count: measures what plain training needs */
+	/* keep everything, only count: measures the memory that plain training needs */
 	SPW_CACHE_OBSERVE,
 	/* plans the lowest peak without a stall, then the fewest bytes written */
 	SPW_CACHE_FASTEST,
@@ -79,7 +79,7 @@ struct spw_cache_opts {
 	uint64_t min_bytes;       /* smaller tensors are kept; default 64 KiB */
 	/* most bytes that wait to be written; beyond it tensors are kept; default 1 GiB */
 	uint64_t staging_bytes;
-	/* most bytes prefetched without a plan; 0: as the largest scope spilled; default 0 */
+	/* most bytes prefetched without a plan; 0: the largest scope's spilled bytes; default 0 */
 	uint64_t prefetch_bytes;
 	/* do not keep the last scope before the backward pass; default false */
 	bool spill_last_scope;
@@ -87,18 +87,18 @@ struct spw_cache_opts {
 	struct spw_log log;
 	/* SPW_CACHE_BUDGET: most bytes of activations in memory; no default */
 	uint64_t memory_bytes;
-	/* every call is recorded here; the caller's, and outlives the cache; or NULL */
+	/* every call is recorded here; owned by the caller, must outlive the cache; or NULL */
 	struct spw_trace_writer *trace;
 	/*
 	 * Most bytes that are written per day; 0: no limit. In any period no more is written than
-	 * the limit allows for that period plus an hour; beyond it tensors are kept. Cancelled
-	 * writes do not count. Other writes of this process to the store, such as optimizer state,
-	 * do, but are never delayed. Plans stay within the limit for the time of a step.
+	 * the limit allows for that period plus an hour; other tensors are kept. Cancelled writes
+	 * do not count. Other writes of this process to the store, such as optimizer state, do, but
+	 * are never delayed. Plans stay within the limit for the time of a step.
 	 */
 	uint64_t wear_bytes_per_day;
-	/* instead: how many years the drives should last from now, by spw_wear(); 0: no limit */
+	/* a limit by years that the drives should last from now, see spw_wear(); 0: no limit */
 	double wear_years;
-	/* for that: the maker's endurance of each drive in bytes; 0: not known */
+	/* for wear_years: the rated endurance of each drive in bytes; 0: unknown */
 	uint64_t endurance_bytes;
 };
 SPW_ABI(struct spw_cache_opts, endurance_bytes, 96, 104);
@@ -116,60 +116,61 @@ enum spw_cache_hint {
 	/* 2 was to spill it whatever its size and the plan: min_bytes says what is too small */
 	SPW_HINT_PIN = 3, /* keep it in any case */
 	/*
-	 * the caller can recompute it with the scope that it is saved in, whose input it keeps: the
-	 * plan may discard it
+	 * the caller can recompute the tensor by running its scope again, whose input the caller
+	 * keeps: the plan may discard the tensor
 	 */
 	SPW_HINT_AGAIN,
 	/*
-	 * the same, with its scope or by itself; in a forward stage: discard it whatever the plan
-	 * says, if it is not small
+	 * the caller can recompute the tensor, with its scope or by itself; in a forward stage it
+	 * is discarded whatever the plan says, unless it is small
 	 */
 	SPW_HINT_GIVE_UP,
 	/*
-	 * the innermost scope is recomputed from it: offered before the scope is left, it says that
-	 * the scope can be recomputed, and is needed until the tensors of the scope are gone
+	 * the tensor is the input from which the innermost scope is recomputed. Offering it before
+	 * leaving the scope says that the scope can be recomputed; it is needed until the scope's
+	 * tensors are released
 	 */
 	SPW_HINT_INPUT,
 };
 
 enum spw_offer_result {
-	/* stays in memory: keep the memory until its token is reaped, at the last release */
+	/* stays in memory: keep the memory until its token is reaped, after the last release */
 	SPW_OFFER_KEEP,
-	/* goes to the drives: keep the memory until its token is reaped, once it is written */
+	/* is written to the drives: keep the memory until its token is reaped, after the write */
 	SPW_OFFER_SPILL,
-	/* an entry has these bytes: this memory is not needed, its token is never reaped */
+	/* an entry has these bytes: the memory is not needed, its token is never reaped */
 	SPW_OFFER_DEDUP,
-	/* of a device, as SPW_OFFER_SPILL: copy, and report when that has ended */
+	/* like SPW_OFFER_SPILL, for a device: copy the bytes, and report the end of the copy */
 	SPW_OFFER_COPY,
 	/*
-	 * of a device, as SPW_OFFER_DEDUP, but the copy in flight may have begun before the memory
-	 * was changed: copy once more, after that one, and report when that has ended
+	 * like SPW_OFFER_DEDUP, for a device, but the copy in flight may have begun before the
+	 * memory changed: copy the bytes once more, after that copy, and report the end
 	 */
 	SPW_OFFER_COPY_AGAIN,
 	/*
-	 * of a device, as SPW_OFFER_KEEP for now: staging memory becomes free when copies and
+	 * like SPW_OFFER_KEEP, for a device, for now: there will be staging memory when copies and
 	 * writes in flight have ended; see spw_cache_copy_retry()
 	 */
 	SPW_OFFER_WAIT,
 	/*
-	 * discarded: this memory is not needed, its token is never reaped. Takes return
+	 * discarded: the memory is not needed, its token is never reaped. Takes return
 	 * SPW_TAKE_AGAIN until the scope has been recomputed, see spw_cache_restore()
 	 */
 	SPW_OFFER_AGAIN,
 };
 
 /*
- * A saved tensor's bytes: the part [offset, offset + len) of a storage that its elements lie in. If
- * that is at least half of the storage, the whole storage is stored once for all its views, else
- * that part alone.
+ * The bytes of a saved tensor: the part [offset, offset + len) of a storage that contains its
+ * elements. If that is at least half of the storage, the whole storage is stored once for all its
+ * views, else only that part.
  *
  * An offer is a duplicate of an entry with the same key and version if its part lies within the
  * entry's, and has the same bytes: the version may not count all changes (in PyTorch not those
- * through .data). Memory for which the caller's token is still out is not compared. Otherwise the
- * offer compares the bytes with those read back, or by checksum with what was written. During a
- * write it only requests that: a thread of the cache compares when the write has ended, and if the
- * bytes changed, the entry stays in memory. So spw_cache_offer() may take as long as reading the
- * memory once. In a store without checksums, what was put has no duplicates.
+ * through .data). The bytes are not compared while the cache holds the entry's token. Otherwise the
+ * offer compares them with the bytes read back, or by checksum with those written. During a write,
+ * a thread of the cache compares them when the write has ended, and if they changed, the entry
+ * stays in memory. So spw_cache_offer() may take as long as reading the memory once. In a store
+ * without checksums, an entry that was written has no duplicates.
  */
 struct spw_offer {
 	uint64_t storage_key;
@@ -183,18 +184,18 @@ struct spw_offer {
 };
 SPW_ABI(struct spw_offer, reserved, 56, 64);
 
-/* Of a take: the tensor was discarded, recompute its scope. */
+/* Result of a take: the tensor was discarded, recompute its scope. */
 #define SPW_TAKE_AGAIN 1
 
 struct spw_taken {
-	/* of the offered range [offset, offset + len); NULL: take them from the memory of @owner */
+	/* the offered range [offset, offset + len); NULL: use the memory of @owner */
 	const void *bytes;
-	/* if bytes is NULL: the token of the offer whose memory (whole storage) has them */
+	/* if bytes is NULL: token of the offer whose memory (the whole storage) has the bytes */
 	uint64_t owner;
-	/* if bytes is not NULL: for spw_cache_return(), when the bytes are not used any more */
+	/* if bytes is not NULL: for spw_cache_return() when the bytes are no longer used */
 	uint64_t lease;
-	uint64_t storage_bytes_before; /* how far before bytes the lease's memory starts, and */
-	/* how long it is: views of one storage share one lease's memory */
+	uint64_t storage_bytes_before; /* distance from the start of the lease's memory to bytes */
+	/* length of the lease's memory, which views of one storage share */
 	uint64_t storage_bytes_total;
 	uint64_t reserved[3];
 };
@@ -226,8 +227,8 @@ SPW_EXPORT int spw_cache_open(struct spw_store *store, const struct spw_cache_op
  * @cache:  not in use by any thread; or NULL
  *
  * Outstanding leases become invalid, and the memory of outstanding tokens is no longer needed.
- * Copies between a device and staging memory must have ended before: those not reported by
- * spw_cache_copied() count as ended.
+ * Copies between a device and staging memory must have ended before the call, even if
+ * spw_cache_copied() was not called for them.
  */
 SPW_EXPORT void spw_cache_close(struct spw_cache *cache);
 
@@ -261,11 +262,11 @@ SPW_EXPORT void spw_cache_stage(struct spw_cache *cache, uint32_t micro_batch,
  * @cache:             the cache
  * @micro_batch:       its number in the step
  * @stage:             the stage
- * @next_micro_batch:  of the stage after it
- * @next_stage:        the stage after it; if backward, prefetching goes on into it without a pause
+ * @next_micro_batch:  of the next stage
+ * @next_stage:        the next stage; if it is a backward stage, prefetching continues into it
  *
  * An interleaved pipeline, with several model chunks per rank, numbers each pair of micro-batch and
- * chunk. A plan knows the stages of the last step, and does not need this.
+ * chunk. With a plan this is not needed: the plan knows the stages of the last step.
  */
 SPW_EXPORT void spw_cache_stage_next(struct spw_cache *cache, uint32_t micro_batch,
 				     enum spw_stage stage, uint32_t next_micro_batch,
@@ -277,9 +278,9 @@ SPW_EXPORT void spw_cache_stage_next(struct spw_cache *cache, uint32_t micro_bat
  * @scope_key:  the same in each step
  *
  * Scopes nest; tensors belong to the innermost one. Report layers (the blocks of a transformer) and
- * what encloses them, not the parts of a layer. The last scope without scopes inside, and all
- * offers after it was entered, are kept in the next step because their backward pass comes at once:
- * up to three times the bytes of the largest scope.
+ * what encloses them, not the parts of a layer. Tensors of the last innermost scope, and all offers
+ * after it was entered, are kept in the next step, because their backward pass follows at once: up
+ * to three times the bytes of the largest scope.
  */
 SPW_EXPORT void spw_cache_scope_enter(struct spw_cache *cache, uint64_t scope_key);
 
@@ -295,14 +296,15 @@ SPW_EXPORT void spw_cache_scope_leave(struct spw_cache *cache);
  * spw_cache_offer - offer a tensor that is saved for the backward pass
  * @cache:   the cache
  * @offer:   the tensor, and the caller's token for its memory
- * @tensor:  set, also if the tensor is kept: one more user of the entry, until spw_cache_release()
+ * @tensor:  set, also if the tensor is kept; counts as a user of the entry until
+ *           spw_cache_release()
  *
- * A write that is accepted begins at once, or, of a small tensor or during other writes, with the
- * next call of the cache or the end of some I/O, whichever is first. Does not wait for I/O, but may
+ * The write begins at once, or, if the tensor is small or other writes are in flight, with the next
+ * call of the cache or the end of other I/O, whichever is first. Does not wait for I/O, but may
  * read the memory once: see struct spw_offer.
  *
  * Return: an enum spw_offer_result; -EINVAL, or -ENOBUFS all entries are in use: the caller keeps
- * the tensor by itself, @tensor is 0, and the token is not handed over. An entry is in use until
+ * the tensor itself, @tensor is 0, and the cache does not have the token. An entry is in use until
  * its users, leases and token are gone.
  */
 SPW_EXPORT int spw_cache_offer(struct spw_cache *cache, const struct spw_offer *offer,
@@ -312,7 +314,8 @@ SPW_EXPORT int spw_cache_offer(struct spw_cache *cache, const struct spw_offer *
  * spw_cache_offer_hint - offer a tensor with a hint
  * @cache:   the cache
  * @offer:   as for spw_cache_offer()
- * @hint:    what the caller knows about it. For a duplicate only KEEP and PIN count, in later steps
+ * @hint:    what the caller knows about it. For a duplicate only KEEP and PIN have an effect, in
+ *           later steps
  * @tensor:  as for spw_cache_offer()
  *
  * Return: as spw_cache_offer(); SPW_OFFER_AGAIN.
@@ -323,35 +326,35 @@ SPW_EXPORT int spw_cache_offer_hint(struct spw_cache *cache, const struct spw_of
 /**
  * spw_cache_hold_back - throttle a forward pass that is ahead of its plan
  * @cache:  the cache
- * @wait:   false: only say whether there is something to wait for
+ * @wait:   false: only return whether it would wait
  *
  * Call it after each offer of the forward pass, without locks that other threads need, if the
  * memory limit is to be enforced: a pass that is faster than planned saves more than the drives
- * have taken so far. Waits until writes have made room, but no longer than until the plan is as far
- * as this step, so that the step ends no later than planned. Only above the budget of
- * SPW_CACHE_BUDGET, with a plan in force that fits it, it waits as long as anything is being
- * written. Without a plan it never waits, nor for tensors of devices. Takes no lock if the last
- * offer left nothing to wait for.
+ * have taken so far. Waits until writes have made room, but at most until the planned time of this
+ * position in the step, so that the step ends no later than planned. Above the budget of
+ * SPW_CACHE_BUDGET, if the plan in force fits the budget, it waits as long as anything is being
+ * written. It never waits without a plan, nor for tensors of devices. Takes no lock if there was
+ * nothing to wait for after the last offer.
  *
- * Return: 1 it has waited, or would: spw_cache_drain() returns tokens now; 0.
+ * Return: 1 it has waited, so spw_cache_drain() has tokens now, or it would wait; 0.
  */
 SPW_EXPORT int spw_cache_hold_back(struct spw_cache *cache, bool wait);
 
 /*
- * What the caller copies for SPW_OFFER_COPY and SPW_OFFER_COPY_AGAIN; after SPW_OFFER_AGAIN, which
- * part of the storage was discarded.
+ * The copy that the caller makes after SPW_OFFER_COPY and SPW_OFFER_COPY_AGAIN; after
+ * SPW_OFFER_AGAIN, the part of the storage that was discarded.
  */
 struct spw_copy {
 	void *staging;                    /* in the store's arena, see spw_store_arena() */
 	uint64_t offset_bytes, len_bytes; /* of the storage */
-	/* for spw_cache_ordered(); value 0: none */
+	/* the tensor for spw_cache_ordered(); value 0: there is none */
 	spw_tensor order;
 	uint64_t reserved[2];
 };
 SPW_ABI(struct spw_copy, reserved, 32, 48);
 
 /**
- * spw_cache_offer_device - offer a tensor in memory of a device
+ * spw_cache_offer_device - offer a tensor that is in a device's memory
  * @cache:   the cache
  * @offer:   storage_bytes is the address on the device, which is compared, never read
  * @device:  the caller's number of the device, 1 or more
@@ -360,25 +363,25 @@ SPW_ABI(struct spw_copy, reserved, 32, 48);
  * @copy:    set if the caller has to copy, or the tensor is discarded
  *
  * The bytes pass through staging memory, which the cache allocates from the store's arena. The
- * caller does the copies, by streams of the device or in any other way: the cache never calls into
- * a device, and never waits for one.
+ * caller makes the copies, on streams of the device or in any other way: the cache never calls a
+ * device's functions, and never waits for a device.
  *
  * Out: after SPW_OFFER_COPY the caller begins to copy, and calls spw_cache_copied() when the copy
  * has ended. The write begins then, and spw_cache_drain_device() returns the token; earlier if the
- * caller orders its stream after the copy, see spw_cache_ordered(). If released before, the entry
- * keeps token and staging memory until then.
+ * caller orders its stream after the copy, see spw_cache_ordered(). If the tensor is released
+ * before that, the entry keeps token and staging memory until then.
  *
- * In: spw_cache_take() names the token while the device still has the bytes. Else it returns a
- * lease of staging memory that has them, or will have when a copy out that the caller ordered has
- * ended: copy after it. The caller copies into new memory of the device, keeps that as long as it
- * needs it, and returns the lease when the copy has ended. A later take may read from the drives
- * again. spw_cache_ahead() returns such leases before they are needed.
+ * In: spw_cache_take() returns the token while the device still has the bytes. Else it returns a
+ * lease of staging memory that has the bytes, or will have them when a copy out that the caller
+ * ordered has ended: order the copy in after that. The caller copies into new memory of the device,
+ * keeps that as long as it needs it, and returns the lease when the copy in has ended. A later take
+ * may read from the drives again. spw_cache_ahead() returns such leases before they are needed.
  *
- * Memory of a device cannot be compared with what has left it. So an offer is a duplicate if key,
- * version and address are those of an entry whose memory the device still has, or key and version
- * are those of one that was discarded. An offer with SPW_HINT_INPUT is a duplicate of any entry
- * with its key and version, because what is recomputed from it is compared. The caller compares
- * recomputed tensors.
+ * Bytes on a device cannot be compared with those that have left it. So an offer is a duplicate if
+ * key, version and address are those of an entry whose memory the device still has, or key and
+ * version are those of a discarded entry. An offer with SPW_HINT_INPUT is a duplicate of any entry
+ * with its key and version, because tensors recomputed from it are compared later. The caller
+ * compares recomputed tensors.
  *
  * Return: as spw_cache_offer_hint(); SPW_OFFER_COPY, SPW_OFFER_COPY_AGAIN, SPW_OFFER_WAIT.
  */
@@ -392,7 +395,7 @@ SPW_EXPORT int spw_cache_offer_device(struct spw_cache *cache, const struct spw_
  * @tensor:  of the offer that asked for it, released or not
  * @rc:      0; or a negative errno: the bytes stay on the device
  *
- * Once for each SPW_OFFER_COPY and SPW_OFFER_COPY_AGAIN.
+ * Call it once for each SPW_OFFER_COPY and SPW_OFFER_COPY_AGAIN.
  *
  * Return: 0; -EINVAL; -ENOENT no copy of this tensor is in flight.
  */
@@ -402,10 +405,10 @@ SPW_EXPORT int spw_cache_copied(struct spw_cache *cache, spw_tensor tensor, int 
  * spw_cache_ordered - streams are ordered after the copies out of a tensor
  * @cache:   the cache
  * @tensor:  of spw_copy.order
- * @next:    set to another tensor to order streams after; 0: none
+ * @next:    set to another tensor to order streams after; 0: there is none
  *
- * A host that runs ahead of its device never sees a copy end, so that all memory waits for copies
- * at once. When more is being copied than keeps the bus busy, struct spw_copy names the oldest
+ * A host that runs ahead of its device does not see copies end, so that memory of all of them stays
+ * in use. When more copies are in flight than keep the bus busy, struct spw_copy names the oldest
  * tensor. The caller makes the stream that its memory belongs to wait, on the device, for the
  * copies out of it, then calls this: spw_cache_drain_device() returns the token at once.
  *
@@ -419,9 +422,9 @@ SPW_EXPORT int spw_cache_ordered(struct spw_cache *cache, spw_tensor tensor, spw
  * @tensor:  of that offer
  * @copy:    set for SPW_OFFER_COPY
  *
- * The plan spills the tensor, and while copies are in flight the host is ahead of the device, so
- * waiting costs no time of the step. The caller waits for its oldest copy, or in
- * spw_cache_wait_write(), and calls this until the answer is another one.
+ * The plan spills the tensor. While copies are in flight the host is ahead of the device, so
+ * waiting does not make the step longer. The caller waits for its oldest copy, or in
+ * spw_cache_wait_write(), and calls this until it returns another result than SPW_OFFER_WAIT.
  *
  * Return: SPW_OFFER_COPY, SPW_OFFER_WAIT, or SPW_OFFER_KEEP; -ENOENT no such tensor.
  */
@@ -432,30 +435,31 @@ SPW_EXPORT int spw_cache_copy_retry(struct spw_cache *cache, spw_tensor tensor,
  * spw_cache_wait_write - wait until some I/O has ended, if a device's tensor is being written
  * @cache:  the cache
  *
- * Return: 1; 0 none is being written: wait for the oldest copy.
+ * Return: 1; 0 no such tensor is being written: wait for the oldest copy.
  */
 SPW_EXPORT int spw_cache_wait_write(struct spw_cache *cache);
 
 /**
- * spw_cache_ahead - the next tensor to copy to its device ahead of its use
+ * spw_cache_ahead - get the next tensor to be copied to its device before its use
  * @cache:   the cache
  * @tensor:  set
- * @taken:   set to a lease, as by a take of the whole stored range
+ * @taken:   set to a lease, like a take of the whole stored range
  *
  * Call it in the backward stage until it returns 0: it returns prefetched tensors in the order of
  * their use. The caller keeps its copy until a take of the tensor, which then sets neither bytes
- * nor owner, or until the release. A caller that has no copy any more takes again.
+ * nor owner, or until the release. If the caller no longer has the copy, it calls take again.
  *
- * Return: 1; 0 none now; -EINVAL.
+ * Return: 1; 0 no tensor is ready now; -EINVAL.
  */
 SPW_EXPORT int spw_cache_ahead(struct spw_cache *cache, spw_tensor *tensor,
 			       struct spw_taken *taken);
 
-/* What device events have measured since the last call, in nanoseconds of the device. */
+/* Measurements by device events since the last call, in nanoseconds of the device. */
 struct spw_device_times {
-	uint64_t stall_ns;          /* waits of its computing streams for copies */
-	uint64_t bytes_out, out_ns; /* completed copies to staging memory: sum of their times */
-	uint64_t bytes_in, in_ns;   /* copies from there */
+	uint64_t stall_ns; /* time that the computing streams waited for copies */
+	/* completed copies to staging memory, and the sum of their times */
+	uint64_t bytes_out, out_ns;
+	uint64_t bytes_in, in_ns; /* the same for copies from staging memory */
 	uint64_t reserved[3];
 };
 SPW_ABI(struct spw_device_times, reserved, 40, 64);
@@ -463,10 +467,11 @@ SPW_ABI(struct spw_device_times, reserved, 40, 64);
 /**
  * spw_cache_device_times - report how long a device stalled, and how fast its bus is
  * @cache:  the cache
- * @times:  what its events have shown since the last call
+ * @times:  measured since the last call
  *
- * Plans use the bandwidth of the bus in both directions. From the first call on, stalls of device
- * tensors are those reported here: a take may wait while the device is busy (host_wait_ns).
+ * Plans use the bandwidth of the bus in both directions. After the first call, stalls of device
+ * tensors are only those reported here: a take may wait while the device is busy, which is counted
+ * as host_wait_ns.
  *
  * Return: 0; -EINVAL.
  */
@@ -478,11 +483,12 @@ SPW_EXPORT int spw_cache_device_times(struct spw_cache *cache,
  * @cache:  the cache
  *
  * Plans are made from the times of a step, and a host that runs ahead of its device would measure
- * its own. So the caller records an event at the beginning of each step, after spw_cache_step(),
- * where scopes begin and end, and where the backward pass reaches what another scope saved, and
- * reports later when the device has passed it. Of several devices, one has marks.
+ * its own times. So the caller records an event at the beginning of each step, after
+ * spw_cache_step(), where scopes begin and end, and where the backward pass reaches tensors of
+ * another scope, and reports later when the device has passed it. Use marks for only one of several
+ * devices.
  *
- * Return: the mark's number; 0: none is needed here.
+ * Return: the mark's number; 0: no mark is needed here.
  */
 SPW_EXPORT uint64_t spw_cache_device_mark(struct spw_cache *cache);
 
@@ -490,10 +496,10 @@ SPW_EXPORT uint64_t spw_cache_device_mark(struct spw_cache *cache);
  * spw_cache_device_marked - the device has passed a mark
  * @cache:  the cache
  * @mark:   of this step or the two before
- * @ns:     by the device's clock, from any origin, without the time during which the computing
- *          stream waits for copies
+ * @ns:     time by the device's clock, from any origin, less the time that the computing stream
+ *          waited for copies
  *
- * In the order of the marks. Missing or late marks are not an error: the step's earlier times stay
+ * Report marks in order. A missing or late mark is not an error: the step's earlier times stay
  * valid.
  */
 SPW_EXPORT void spw_cache_device_marked(struct spw_cache *cache, uint64_t mark, uint64_t ns);
@@ -506,9 +512,8 @@ SPW_EXPORT void spw_cache_device_marked(struct spw_cache *cache, uint64_t mark, 
  * @len_bytes:     its length
  * @taken:         set on success
  *
- * May be repeated until the release, also after an error, which reads again. Forwards bytes that
- * are still in memory; else waits for the read. Forwarding from a write that has not been issued
- * cancels it.
+ * May be repeated until the release; after an error it reads again. Forwards bytes that are still
+ * in memory; else waits for the read. Forwarding from a write that has not been issued cancels it.
  *
  * Return: 0; SPW_TAKE_AGAIN discarded: see spw_cache_restore(); -EINVAL; -ENOENT no such tensor;
  * -ERANGE not within what was offered; -ENOMEM; -EBADMSG, -EIO a drive failed.
@@ -540,8 +545,8 @@ SPW_EXPORT int spw_cache_restore(struct spw_cache *cache, spw_tensor tensor,
  * spw_cache_again_begin - begin to recompute a scope, or to try whether it can be recomputed
  * @cache:  the cache
  *
- * This is not part of the step as measured: no time passes for plans until spw_cache_again_end().
- * May be nested.
+ * Time until spw_cache_again_end() does not count as part of the measured step. Calls may be
+ * nested.
  */
 SPW_EXPORT void spw_cache_again_begin(struct spw_cache *cache);
 
@@ -556,8 +561,8 @@ SPW_EXPORT void spw_cache_again_end(struct spw_cache *cache);
  * @cache:  the cache
  * @lease:  of a take, whose bytes are not used any more
  *
- * Once for every take that returned it; takes of one tensor return the same lease. A lease may
- * outlive the release of its tensor.
+ * Call it once for every take that returned the lease; takes of one tensor return the same lease. A
+ * lease may outlive the release of its tensor.
  */
 SPW_EXPORT void spw_cache_return(struct spw_cache *cache, uint64_t lease);
 
@@ -566,7 +571,7 @@ SPW_EXPORT void spw_cache_return(struct spw_cache *cache, uint64_t lease);
  * @cache:   the cache
  * @tensor:  of one offer
  *
- * The last one frees memory and extents.
+ * The last release frees memory and extents.
  *
  * Return: 0; -ENOENT no such tensor.
  */
@@ -578,8 +583,8 @@ SPW_EXPORT int spw_cache_release(struct spw_cache *cache, spw_tensor tensor);
  * @owners:  set to tokens
  * @count:   room in @owners
  *
- * Call it often, such as at each offer and take; plans assume so. Until then the memory stays in
- * use, and may still be forwarded.
+ * Call it often, such as at each offer and take; plans assume so. Until its token is reaped, memory
+ * stays in use, and its bytes may still be forwarded.
  *
  * Return: how many of @owners were set; -EINVAL.
  */
@@ -599,13 +604,14 @@ SPW_EXPORT int spw_cache_drain_device(struct spw_cache *cache, uint64_t owners[]
 
 /* Why a step used more memory than its budget. */
 enum spw_budget_cause {
-	SPW_BUDGET_MET, /* or there is none */
-	/* no plan was in force: a step is measured before it is planned for */
+	SPW_BUDGET_MET, /* it did not, or there is no budget */
+	/* no plan was in force yet: a step is measured before it is planned */
 	SPW_BUDGET_UNPLANNED,
-	SPW_BUDGET_INFEASIBLE, /* no plan was found that fits */
-	SPW_BUDGET_CHANGED,    /* the step differed from the one that was planned for */
-	SPW_BUDGET_DRIVES,     /* the excess was waiting to be written */
-	SPW_BUDGET_HELD,       /* tensors were saved earlier, or in use longer, than planned */
+	SPW_BUDGET_INFEASIBLE, /* no plan that fits was found */
+	SPW_BUDGET_CHANGED,    /* the step differed from the planned one */
+	/* the bytes above the budget were waiting to be written to the drives */
+	SPW_BUDGET_DRIVES,
+	SPW_BUDGET_HELD, /* tensors were saved earlier, or in use longer, than planned */
 };
 
 /**
@@ -618,7 +624,7 @@ SPW_EXPORT void spw_cache_stats(struct spw_cache *cache, struct spw_cache_stats 
 				size_t size);
 
 /**
- * spw_cache_reset_peak - let the peaks of the counters begin again
+ * spw_cache_reset_peak - reset the peak counters to the present values
  * @cache:  the cache
  */
 SPW_EXPORT void spw_cache_reset_peak(struct spw_cache *cache);
@@ -628,8 +634,8 @@ SPW_EXPORT void spw_cache_reset_peak(struct spw_cache *cache);
 /* The maximum from @ns after the beginning of a step until the next point. */
 struct spw_memory_point {
 	uint64_t ns;
-	uint64_t bytes;          /* in memory, as activation_bytes */
-	uint64_t keep_all_bytes; /* if nothing were spilled: from offer to release */
+	uint64_t bytes;          /* in memory, as counted by activation_bytes */
+	uint64_t keep_all_bytes; /* in memory if nothing were spilled, from offer to release */
 };
 SPW_ABI(struct spw_memory_point, keep_all_bytes, 16, 24);
 
@@ -646,10 +652,10 @@ SPW_EXPORT unsigned spw_cache_profile(struct spw_cache *cache, struct spw_memory
 
 /* What the plan in force does with a scope of the forward pass. */
 struct spw_cache_reason {
-	uint64_t scope_key; /* 0: what was saved outside of all scopes */
+	uint64_t scope_key; /* 0: tensors saved outside of all scopes */
 	uint32_t micro_batch;
-	bool may_again;       /* the caller has said that it can be recomputed */
-	uint64_t again_ns;    /* how long that takes, up to its last save */
+	bool may_again;       /* the scope can be recomputed, as the caller said */
+	uint64_t again_ns;    /* time to recompute it, up to its last save */
 	uint64_t saved_bytes; /* in it */
 	struct spw_plan_reason reason;
 	uint64_t reserved[2];
@@ -657,7 +663,7 @@ struct spw_cache_reason {
 SPW_ABI(struct spw_cache_reason, reserved, 216, 232);
 
 /**
- * spw_cache_explain - for each scope, what the plan in force does, and why
+ * spw_cache_explain - explain what the plan in force does with each scope, and why
  * @cache:    the cache
  * @reasons:  the first @count are set, in the order in which the scopes ran
  * @count:    room in @reasons

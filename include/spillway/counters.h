@@ -2,10 +2,10 @@
 /*
  * spillway/counters.h - what the library counts: one line for each counter
  *
- * From these tables come the structs that spw_cache_stats(), spw_store_stats() and
- * spw_state_stats() fill, stats() of the Python package, what `spillway top` prints in words, in
- * JSON and for OpenMetrics, and docs/COUNTERS.md. A new counter is a line at the end of its table:
- * members are appended only, programs that were built before know the others' places.
+ * These tables define the structs that spw_cache_stats(), spw_store_stats() and spw_state_stats()
+ * fill, stats() of the Python package, the output of `spillway top` as text, JSON and OpenMetrics,
+ * and docs/COUNTERS.md. Add a new counter at the end of its table: programs built earlier rely on
+ * the offsets of the existing members.
  *
  * Contract
  *   Threads    Any thread; nothing is kept between calls.
@@ -25,9 +25,10 @@ extern "C" {
 #endif
 
 enum spw_counter_kind {
-	SPW_COUNTER_TOTAL, /* since what counts was opened: it only grows */
-	SPW_COUNTER_GAUGE, /* of now, of the last step that ended, or of the plan in force */
-	SPW_COUNTER_PEAK,  /* the most of the gauge before it since then, or since a reset */
+	SPW_COUNTER_TOTAL, /* since the cache, store or state was opened: it only grows */
+	/* present value, or that of the last step that ended, or of the plan in force */
+	SPW_COUNTER_GAUGE,
+	SPW_COUNTER_PEAK, /* highest value of the gauge above it, since opening or a reset */
 };
 
 enum spw_counter_unit {
@@ -45,10 +46,10 @@ enum spw_counter_view {
 	SPW_COUNTER_MORE,
 };
 
-/* X(type, name, kind, unit, group, view, help): what belongs together has one group. */
+/* X(type, name, kind, unit, group, view, help): related counters have the same group. */
 /* clang-format off */
 
-/* A tensor cache. Bytes are bytes of tensors, whole ones. */
+/* A tensor cache. Bytes are those of whole tensors. */
 #define SPW_CACHE_COUNTERS(X) \
 	X(uint64_t, steps, TOTAL, NUMBER, steps, MAIN, "Training steps that have begun.") \
 	X(uint64_t, offers, TOTAL, NUMBER, steps, MORE, "Tensors that were offered.") \
@@ -278,7 +279,7 @@ enum spw_counter_view {
 		"Takes that waited for I/O: prefetch_late and misses.") \
 	X(uint64_t, bytes_kept, TOTAL, BYTES, traffic, MAIN, "Kept in memory, for any reason.")
 
-/* An open partition. Bytes are as its caller counts them, unless it says so. */
+/* An open partition. Bytes are counted as the caller does, unless the help says otherwise. */
 #define SPW_STORE_COUNTERS(X) \
 	X(uint32_t, drives, GAUGE, NUMBER, drives, MAIN, "Drives that it has.") \
 	X(uint32_t, drives_retired, GAUGE, NUMBER, drives, MAIN, "Drives that get nothing new.") \
@@ -406,14 +407,15 @@ enum spw_counted {
 	SPW_COUNTED_STATE, /* struct spw_state_stats */
 };
 
-/* A line of a table. The texts are the library's, and last as long as it does. */
+/* A line of a table. The texts are constants of the library. */
 struct spw_counter {
 	size_t size;
 	const char *name, *group, *help;
 	enum spw_counter_kind kind;
 	enum spw_counter_unit unit;
 	enum spw_counter_view view;
-	uint32_t offset_bytes, len_bytes; /* in its struct; an unsigned integer of 4 or 8 bytes */
+	/* in its struct; it is an unsigned integer of 4 or 8 bytes */
+	uint32_t offset_bytes, len_bytes;
 };
 SPW_ABI(struct spw_counter, len_bytes, 48, 56);
 

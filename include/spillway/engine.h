@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * spillway/engine.h - devices, DMA memory and queues: moves blocks, knows nothing of objects
+ * spillway/engine.h - devices, DMA memory and queues: transfers blocks, knows nothing of objects
  *
  * Contract
  *   Threads    A queue belongs to one thread: the one that first prepares, submits or reaps on it.
@@ -8,13 +8,13 @@
  *              thread. A device is immutable once open and may be shared.
  *   Buffers    A buffer belongs to the engine from spw_queue_prepare() until its io's done function
  *              is called. Address, offset and length must meet the device's geometry: the engine
- *              does not copy; it refuses with -EINVAL and says what is unaligned.
+ *              does not copy; it fails with -EINVAL, and the message says what is unaligned.
  *   Lifetime   A device outlives the queues opened on it; an arena outlives the queues that
  *              registered it.
- *   Errors     0 or a count, or a negative errno, with spw_last_error() in words. An io's own
- *              outcome is in io->res.
- *   Memory     All slots are allocated by spw_queue_open(); preparing, submitting and reaping
- *              allocate nothing.
+ *   Errors     0 or a count, or a negative errno, with a message in spw_last_error(). The result of
+ *              an io is in io->res.
+ *   Memory     spw_queue_open() allocates everything; preparing, submitting and reaping allocate
+ *              nothing.
  */
 #ifndef SPILLWAY_ENGINE_H
 #define SPILLWAY_ENGINE_H
@@ -41,9 +41,9 @@ enum spw_device_kind {
 	SPW_DEVICE_VFIO,      /* pci:0000:3d:00.0/1 */
 };
 
-/* What the system says of a device. All lengths are bytes. Text fields are "" when unknown. */
+/* A device as the system describes it. All lengths are bytes. Unknown texts are "". */
 struct spw_geometry {
-	size_t size; /* of what the library knows of it */
+	size_t size; /* sizeof *this as the library knows it */
 	enum spw_device_kind kind;
 	uint64_t size_bytes;
 	uint32_t logical_block_bytes; /* unit of offset and length of every transfer */
@@ -56,21 +56,21 @@ struct spw_geometry {
 	uint32_t segments_max; /* scatter-gather entries per transfer; 0: unknown */
 	int numa_node;         /* -1: unknown or none */
 	bool rotational;
-	bool polls;    /* completions can be polled (queue/io_poll) */
+	bool polls;    /* completions can be polled (io_poll of the block queue) */
 	bool discards; /* discard is supported */
 	char model[64];
 	char serial[64];
-	char nvme_char_path[64]; /* /dev/ngXnY of an NVMe namespace */
-	/* of an NVMe drive, on its nearest path: "pcie", "tcp", "rdma", "fc", "loop" */
+	char nvme_char_path[64]; /* /dev/ngXnY, if it is an NVMe namespace */
+	/* of an NVMe drive's nearest path: "pcie", "tcp", "rdma", "fc", "loop" */
 	char transport[16];
-	uint64_t reserved[6]; /* 0; new fields take their place: it stands inside others */
+	uint64_t reserved[6]; /* 0; room for new fields, as this struct is embedded in others */
 };
 SPW_ABI(struct spw_geometry, reserved, 264, 312);
 
 struct spw_device_opts {
 	size_t size;    /* sizeof *this as the caller knows it */
 	bool read_only; /* default false */
-	/* O_EXCL: a block device that is mounted or held refuses with -EBUSY; default false */
+	/* O_EXCL: -EBUSY if the block device is mounted or claimed; default false */
 	bool exclusive;
 	struct spw_log log;
 };
@@ -89,18 +89,18 @@ SPW_EXPORT void spw_device_opts_init(struct spw_device_opts *opts, size_t size);
  * @opts:    or NULL for the defaults
  * @device:  set on success, else NULL
  *
- * Writes nothing, and does not look at the contents. For an NVMe character device (/dev/ng0n1) the
- * block device is opened too: it serves locks, exclusive claims and the transfers below; only
- * queues bypass it.
+ * Writes nothing, and does not read the contents. Of an NVMe character device (/dev/ng0n1) the
+ * block device is opened too, for locks, exclusive claims and spw_device_pread() etc.; only queues
+ * bypass it.
  *
  * pci:0000:3d:00.0/1 is namespace 1 of the NVMe controller at that PCI address, which must be bound
  * to vfio-pci. Only one process can have a controller; within it, locks and exclusive claims work
  * as between processes on a block device.
  *
  * Return: 0; -ENOENT, -EACCES, -EBUSY as open(2); -ENOTBLK neither a block device nor a regular
- * file; -EOPNOTSUPP the file system refuses O_DIRECT; -EFBIG a file to be written is longer than
- * RLIMIT_FSIZE; -ENODEV a device of size 0, a character device without its block device, or a
- * controller that is not bound to vfio-pci; -EINVAL not a valid name of one.
+ * file; -EOPNOTSUPP the file system refuses O_DIRECT; -EFBIG a file opened for writing is longer
+ * than RLIMIT_FSIZE; -ENODEV a device of size 0, a character device without its block device, or a
+ * controller that is not bound to vfio-pci; -EINVAL an invalid name of a namespace behind vfio.
  */
 SPW_EXPORT int spw_device_open(const char *path, const struct spw_device_opts *opts,
 			       struct spw_device **device);
@@ -114,10 +114,11 @@ SPW_EXPORT int spw_device_open(const char *path, const struct spw_device_opts *o
 SPW_EXPORT void spw_device_close(struct spw_device *device);
 
 /**
- * spw_device_block_node - the path by which mounts, locks and signatures of a device are known
+ * spw_device_block_node - get the block device node of a device, whose mounts, locks and signatures
+ * count
  * @path:  a device
  * @node:  set to the block node of an NVMe character device (/dev/ng0n1 -> /dev/nvme0n1); else to
- *         @path, also if it does not exist, or is behind vfio and has no node
+ *         @path, even if it does not exist, or is behind vfio and has no node
  * @len:   room in @node, in bytes
  *
  * Return: 0; -ENODEV the namespace has no block device, or its node is missing; -ENAMETOOLONG.
@@ -125,7 +126,7 @@ SPW_EXPORT void spw_device_close(struct spw_device *device);
 SPW_EXPORT int spw_device_block_node(const char *path, char *node, size_t len);
 
 /**
- * spw_device_path - the path a device was opened by
+ * spw_device_path - the path by which a device was opened
  * @device:  the device
  *
  * Return: the path, valid until the device is closed.
@@ -133,7 +134,7 @@ SPW_EXPORT int spw_device_block_node(const char *path, char *node, size_t len);
 SPW_EXPORT const char *spw_device_path(const struct spw_device *device);
 
 /**
- * spw_device_geometry - the geometry of a device, as it was when it was opened
+ * spw_device_geometry - the geometry that a device had when it was opened
  * @device:  the device
  *
  * Return: the geometry, valid until the device is closed.
@@ -184,7 +185,7 @@ SPW_EXPORT int spw_device_sync(const struct spw_device *device);
  * @offset_bytes:  a multiple of the logical block
  * @len_bytes:     the same
  *
- * Blocks until the device has taken it. What a read of the range returns then is undefined.
+ * Blocks until the device has completed it. Reads of the range return undefined bytes afterwards.
  *
  * Return: 0; -EOPNOTSUPP the device cannot discard; -EINVAL unaligned, or beyond the end.
  */
@@ -197,10 +198,10 @@ SPW_EXPORT int spw_device_discard(const struct spw_device *device, uint64_t offs
  * @offset_bytes:  where the range begins
  * @len_bytes:     its length
  *
- * Does not wait. Ends with spw_device_unlock(), spw_device_close() or the process. Children of
- * fork(2) share it until they exec or exit.
+ * Does not wait. The lock ends with spw_device_unlock(), spw_device_close() or the process.
+ * Children of fork(2) share the lock until they exec or exit.
  *
- * Return: 0; -EBUSY another process has it.
+ * Return: 0; -EBUSY another process holds a lock in the range.
  */
 SPW_EXPORT int spw_device_lock(const struct spw_device *device, uint64_t offset_bytes,
 			       uint64_t len_bytes);
@@ -218,19 +219,19 @@ SPW_EXPORT int spw_device_unlock(const struct spw_device *device, uint64_t offse
 
 /* ---- DMA memory ---- */
 
-/* opaque: memory from huge pages, registered with every queue that is opened with it */
+/* opaque: memory on huge pages, registered with each queue whose opts.arena it is */
 struct spw_arena;
 
 struct spw_arena_opts {
 	size_t size;
 	uint64_t bytes;  /* rounded up to 2 MiB; default 256 MiB */
-	int numa_node;   /* preferred node (libnuma), -1 for none; default -1 */
-	bool no_hugetlb; /* go straight to transparent huge pages; default false */
+	int numa_node;   /* preferred node (libnuma); -1: no preference; default -1 */
+	bool no_hugetlb; /* use transparent huge pages at once; default false */
 	struct spw_log log;
 };
 SPW_ABI(struct spw_arena_opts, log, 24, 40);
 
-/* Allocations are multiples of this and start at such an address. */
+/* Length and address of every allocation are multiples of this. */
 #define SPW_ARENA_GRANULE_BYTES 65536u
 
 /**
@@ -245,8 +246,9 @@ SPW_EXPORT void spw_arena_opts_init(struct spw_arena_opts *opts, size_t size);
  * @opts:   or NULL for the defaults
  * @arena:  set on success, else NULL
  *
- * Uses free huge pages, else transparent ones, else plain pages; which, and why, is logged. Does
- * not touch the pages, but a queue that registers the arena with io_uring makes all of it resident.
+ * Uses free huge pages, else transparent ones, else plain pages; the choice and its reason are
+ * logged. Does not touch the pages, but registering the arena with io_uring makes all of it
+ * resident.
  *
  * Return: 0; -EINVAL; -ENOMEM.
  */
@@ -293,15 +295,15 @@ SPW_EXPORT void *spw_arena_memory(const struct spw_arena *arena, size_t *len);
 struct spw_queue; /* opaque: submission and completion over one or more devices */
 
 enum spw_backend {
-	/* vfio if a device needs it, nvme if all are NVMe character devices, io_uring, libaio */
+	/* vfio if a device needs it; nvme if all are NVMe char devices; else io_uring, or libaio */
 	SPW_BACKEND_AUTO,
 	SPW_BACKEND_IO_URING,
 	SPW_BACKEND_LIBAIO,
-	/* passthrough (io_uring_cmd): past the block layer to whole NVMe namespaces */
+	/* passthrough (io_uring_cmd): whole NVMe namespaces, bypassing the block layer */
 	SPW_BACKEND_NVME,
-	/* the controllers' queues in this process; devices not behind vfio go by io_uring */
+	/* this process drives the controllers' queues; io_uring for devices not behind vfio */
 	SPW_BACKEND_VFIO,
-	/* for measuring: no drive is touched; writes are lost, a read leaves memory as it is */
+	/* for measuring: does not access drives; writes are lost, reads leave memory unchanged */
 	SPW_BACKEND_NULL,
 };
 
@@ -309,13 +311,13 @@ enum spw_op {
 	SPW_READ,
 	SPW_WRITE,
 	SPW_FLUSH,   /* the drive's volatile cache; offset and length are ignored */
-	SPW_DISCARD, /* deallocate a range; -EOPNOTSUPP where the device has none */
+	SPW_DISCARD, /* deallocate a range; -EOPNOTSUPP if the device cannot */
 };
 
 /*
- * One transfer, allocated by the caller and embedded wherever it likes. The caller fills the first
- * group; the engine sets res and calls done exactly once, from spw_queue_reap() or
- * spw_queue_close(). The io may be prepared again from inside done.
+ * One transfer, allocated by the caller, for example inside a struct of its own. The caller fills
+ * in the fields before res; the engine sets res and calls done exactly once, from spw_queue_reap()
+ * or spw_queue_close(). The io may be prepared again from within done.
  */
 struct spw_io {
 	enum spw_op op;
@@ -324,7 +326,7 @@ struct spw_io {
 	void *buf;
 	const struct iovec *iov;
 	uint32_t iov_count;
-	uint32_t len_bytes; /* at most SPW_IO_BYTES_MAX; the sum of the vector */
+	uint32_t len_bytes; /* at most SPW_IO_BYTES_MAX; of a vector, the sum of its lengths */
 	uint64_t offset_bytes;
 	void (*done)(struct spw_io *io);
 	void *context; /* the caller's */
@@ -334,15 +336,15 @@ struct spw_io {
 	/* private: engine */
 	struct spw_io *engine_next;
 	uint32_t engine_state;
-	uint32_t engine_parts;        /* in flight */
-	uint32_t engine_issued_bytes; /* cut into parts so far */
+	uint32_t engine_parts;        /* parts in flight */
+	uint32_t engine_issued_bytes; /* bytes cut into parts so far */
 	int32_t engine_error;         /* of the first part that failed */
 	uint32_t engine_iov_index;    /* where the next part begins */
 	uint32_t engine_iov_offset;
-	uint32_t engine_status; /* what the drive said of the part that failed; 0: nothing */
+	uint32_t engine_status; /* the drive's status of the part that failed; 0: there is none */
 	uint32_t engine_reserved[2];
 
-	/* the caller's, of a write, up to SPW_PLACEMENT_MAX; 0: the queue's. See spw_queue_opts */
+	/* set by the caller of a write, up to SPW_PLACEMENT_MAX; 0: as in spw_queue_opts */
 	uint32_t placement;
 };
 SPW_ABI(struct spw_io, placement, 108, 112);
@@ -361,7 +363,9 @@ enum spw_wait {
 
 #define SPW_TUNE_FORMAT 1 /* of the file that `spillway tune` writes */
 
-/* What suits reads, or writes, of all drives at once; depth is per drive, 0: unknown. */
+/*
+ * The best settings for reads, or for writes, on all drives at once; depth per drive, 0: unknown.
+ */
 struct spw_tune_settings {
 	uint64_t block_bytes;
 	uint32_t depth;
@@ -383,25 +387,26 @@ struct spw_queue_opts {
 	enum spw_wait wait;       /* default SPW_WAIT_INTERRUPT; falls back to it, logged */
 	/* kernel requests in flight per device, 1..SPW_QUEUE_DEPTH_MAX; default 32 */
 	uint32_t depth;
-	/* registered with the queue where the backend can; NULL for none */
+	/* registered with the queue if the backend can; or NULL */
 	struct spw_arena *arena;
 	struct spw_log log;
 	/*
-	 * For drives that keep data apart which dies at different times, by placement handles (FDP)
-	 * past the block layer, by write streams (Linux 6.16) through it: which one writes name
-	 * whose io names none, from 1, modulo how many the drive has; 0: no write names one;
-	 * default 0. A drive that has none, or refuses, is logged, and written without.
+	 * For drives with data placement, which keeps data of different lifetimes apart: by
+	 * placement handles (FDP) when bypassing the block layer, else by write streams (Linux
+	 * 6.16). The number, from 1, of the handle for writes whose io has placement 0, modulo the
+	 * drive's number of handles; 0: no placement; default 0. A drive without placement is
+	 * logged and written without it.
 	 */
 	uint32_t placement;
 	/*
-	 * What spw_tune_read() gave for these drives, or NULL. Its depth, times the MiB of its
-	 * blocks, replaces depth; its backend, which falls back as SPW_BACKEND_AUTO does, and its
-	 * wait replace defaults; logged. Read by spw_queue_open() only.
+	 * Result of spw_tune_read() for these drives, or NULL. Its depth, multiplied by its block
+	 * size in MiB, replaces depth; its backend, which falls back as SPW_BACKEND_AUTO does, and
+	 * its wait replace the defaults; this is logged. Read by spw_queue_open() only.
 	 */
 	const struct spw_tune *tune;
-	/* vfio: a command that takes longer has its controller stopped; 0: 30 s; default 0 */
+	/* vfio: the controller of a command that takes longer is stopped; 0: 30 s; default 0 */
 	uint32_t timeout_ms;
-	/* SPW_BACKEND_NULL: how fast a device is; 0: transfers end at once; default 0 */
+	/* SPW_BACKEND_NULL: bandwidth of a device; 0: transfers end at once; default 0 */
 	uint64_t null_bytes_per_second;
 };
 SPW_ABI(struct spw_queue_opts, null_bytes_per_second, 72, 80);
@@ -410,24 +415,25 @@ SPW_ABI(struct spw_queue_opts, null_bytes_per_second, 72, 80);
 struct spw_queue_stats {
 	size_t size;
 	uint64_t ios, bytes_read, bytes_written;
-	uint64_t parts;           /* kernel requests: more than ios where transfers were split */
-	uint64_t parts_fixed;     /* of them, with registered memory */
-	uint64_t short_transfers; /* continued */
-	uint64_t retries;         /* -EAGAIN, -EINTR, large ones that failed: tried in halves */
+	uint64_t parts;           /* kernel requests: more than ios when transfers were split */
+	uint64_t parts_fixed;     /* kernel requests with registered memory */
+	uint64_t short_transfers; /* transfers that were continued after a short result */
+	/* after -EAGAIN or -EINTR, or a large part failed and was split in half */
+	uint64_t retries;
 	uint64_t errors;
 	uint64_t system_calls; /* io_uring_enter, io_submit, io_getevents */
 	uint64_t sleeps;
 	uint32_t in_flight_max;
-	/* io_uring's worker threads of the process now: for what would have had to wait */
+	/* present io_uring worker threads of the process, for requests that would have blocked */
 	uint32_t kernel_workers;
-	/* vfio: through mapped memory, because theirs is not in the arena, */
+	/* vfio: parts copied through mapped memory, because their memory is not in the arena, */
 	uint64_t parts_copied_foreign;
-	/* or because the elements of a vector do not fill whole pages */
+	/* vfio: parts copied because the elements of a vector do not fill whole pages */
 	uint64_t parts_copied_gaps;
 	uint64_t bytes_copied;
-	/* vfio: drives that are reached by their IOMMU groups, iommufd not working */
+	/* vfio: drives that are driven through their IOMMU groups, because iommufd does not work */
 	uint32_t vfio_by_group;
-	uint32_t drives_placing; /* drives whose writes name a placement */
+	uint32_t drives_placing; /* drives whose writes have a placement */
 };
 SPW_ABI(struct spw_queue_stats, drives_placing, 124, 128);
 
@@ -446,8 +452,8 @@ SPW_EXPORT void spw_queue_opts_init(struct spw_queue_opts *opts, size_t size);
  * @queue:    set on success, else NULL
  *
  * Probes the backend. SPW_BACKEND_AUTO falls back from nvme to io_uring to libaio, but never from
- * vfio, and never selects null. Setup features that the kernel refuses are dropped one at a time.
- * What was chosen and dropped, and why, goes to the log and to spw_queue_description().
+ * vfio, and never selects null. Features that the kernel refuses are left out, one at a time. The
+ * choice, what was left out and why are logged and part of spw_queue_description().
  *
  * Return: 0; -EINVAL; -ENOMEM; or as io_uring_setup(2) or io_setup(2).
  */
@@ -458,8 +464,8 @@ SPW_EXPORT int spw_queue_open(struct spw_device *const devices[], unsigned count
  * spw_queue_close - cancel what can be cancelled, wait for the rest, and free the queue
  * @queue:  or NULL
  *
- * By the thread that used the queue. Calls done for every io in it. Does not return while a device
- * may still write to a caller's buffer.
+ * Call it from the thread that used the queue. Calls done for every io in the queue. Does not
+ * return while a device may still write to a caller's buffer.
  */
 SPW_EXPORT void spw_queue_close(struct spw_queue *queue);
 
@@ -467,7 +473,7 @@ SPW_EXPORT void spw_queue_close(struct spw_queue *queue);
  * spw_queue_backend - the backend of a queue
  * @queue:  the queue
  *
- * Return: any but SPW_BACKEND_AUTO.
+ * Return: the backend, never SPW_BACKEND_AUTO.
  */
 SPW_EXPORT enum spw_backend spw_queue_backend(const struct spw_queue *queue);
 
@@ -485,9 +491,9 @@ SPW_EXPORT const char *spw_queue_description(const struct spw_queue *queue);
  * @queue:  the queue
  * @io:     must stay valid, with its memory, until done is called
  *
- * What exceeds the depth waits inside of the queue, in order. A transfer larger than the device or
- * the kernel takes at once is split; its parts are joined before done is called. Allocates nothing,
- * and makes no system call.
+ * Transfers beyond the depth wait inside the queue, in order. A transfer larger than the device or
+ * the kernel accepts is split into parts; done is called when all have completed. Allocates
+ * nothing, and makes no system call.
  *
  * Return: 0; -EINVAL unaligned, empty, too long, beyond the device's end, or no such device: done
  * is not called then.
@@ -508,8 +514,9 @@ SPW_EXPORT int spw_queue_submit(struct spw_queue *queue);
  * spw_queue_reap - submit, then call done for completed ios
  * @queue:       the queue
  * @min:         wait for at least this many ios, or for all in the queue if there are fewer; 0 does
- *               not wait. With an empty queue only a wake-up or the timeout ends the wait
- * @timeout_ns:  of the wait; negative: none
+ *               not wait. If the queue is empty, only spw_queue_wake(), a signal or the timeout
+ *               ends the wait
+ * @timeout_ns:  limit of the wait; negative: no limit
  *
  * Returns early, with what has completed, after spw_queue_wake() or a signal. done is called from
  * here and from spw_queue_close() only.
@@ -532,7 +539,7 @@ SPW_EXPORT void spw_queue_wake(struct spw_queue *queue);
  * @queue:  the queue
  * @io:     prepared, and not completed
  *
- * What the kernel does not have yet is dropped; what it has is cancelled where possible. done is
+ * Parts that were not issued yet are dropped; issued parts are cancelled if possible. done is
  * called in any case, later, from spw_queue_reap(): with res -ECANCELED if the io was stopped, else
  * with its outcome. A write that was stopped midway may have reached the drive.
  *
@@ -553,11 +560,11 @@ SPW_EXPORT void spw_queue_stats(struct spw_queue *queue, struct spw_queue_stats 
  * spw_queue_short_slice - have the calling thread scheduled soon after it wakes up
  *
  * For a thread that does little but reap, prepare and submit. With a short time slice (Linux 6.12;
- * earlier kernels ignore it) it runs before threads that compute, so that drives do not fall idle.
- * Its share of the processor stays the same. Threads that it creates from then on inherit the
- * slice.
+ * earlier kernels ignore it) it is scheduled before threads that compute, so that drives do not
+ * become idle. Its share of the processor stays the same. Threads that it creates from then on
+ * inherit the slice.
  *
- * Return: 0; -EOPNOTSUPP the thread has a real-time, batch or idle policy, which stays as it is;
+ * Return: 0; -EOPNOTSUPP the thread has a real-time, batch or idle policy, which is not changed;
  * another negative errno.
  */
 SPW_EXPORT int spw_queue_short_slice(void);

@@ -8,14 +8,14 @@
  *              remedy.
  *   Threads    The last error is kept per thread. A log function may be called from any thread,
  *              several at a time.
- *   Structs    May grow in later versions, in one of two ways. Options, results and counters begin
- *              with their size, as the caller knows it, set by an init function or the caller.
- *              Small structs that are passed for each request or tensor, or in arrays, end with
- *              reserved fields: the caller sets them to 0, and calls that can fail refuse others
- *              with -EINVAL. Handles, callbacks and points of a curve never change.
- *   Process    The library installs no signal handler, never exits and never prints. It keeps no
- *              state beside its handles, but for a list of the descriptors that a child of fork(2)
- *              closes: those that lock or claim drives, and rings.
+ *   Structs    They may grow in later versions, in one of two ways. Options, results and counters
+ *              begin with their size as the caller's version knows it, set by an init function or
+ *              the caller. Small structs that are passed for each request or tensor, or in arrays,
+ *              end with reserved fields: the caller sets them to 0; functions that can fail return
+ *              -EINVAL otherwise. Handles, callbacks and points of a curve never change.
+ *   Process    The library installs no signal handler, never exits and never prints. Its only state
+ *              outside its handles is a list of descriptors to be closed in a child of fork(2):
+ *              those that lock or claim drives, and rings.
  */
 #ifndef SPILLWAY_ERROR_H
 #define SPILLWAY_ERROR_H
@@ -31,7 +31,7 @@ extern "C" {
 
 #define SPW_VERSION "0.1.0"
 
-/* The last member of a public struct, where it is, and the size: on a machine of 64 bits. */
+/* Assert the offset of a public struct's last member, and the struct's size, on 64-bit machines. */
 #ifdef __cplusplus
 #define SPW_ABI_ASSERT static_assert
 #else
@@ -45,13 +45,13 @@ extern "C" {
 enum spw_log_level {
 	SPW_LOG_DEBUG,
 	SPW_LOG_INFO,    /* a decision worth knowing: the backend chosen, huge pages missing */
-	SPW_LOG_WARNING, /* a fallback that costs something, a drive retired */
+	SPW_LOG_WARNING, /* a fallback that is slower, a drive retired */
 	SPW_LOG_ERROR,   /* a request failed */
 };
 
 /*
- * Where messages go. @write gets one line without a newline, valid during the call only; NULL means
- * silence.
+ * Receiver of log messages. @write gets one line without a newline, valid during the call only;
+ * NULL: messages are dropped.
  */
 struct spw_log {
 	void (*write)(void *context, enum spw_log_level level, const char *message);
@@ -63,16 +63,16 @@ SPW_ABI(struct spw_log, context, 8, 16);
  * spw_strerror - what an errno means, in a few words
  * @error:  an errno, negative or positive
  *
- * Does not allocate. The text is constant, or belongs to the thread until its next call.
+ * Does not allocate. The text is constant, or valid until the thread's next call.
  *
  * Return: the text, never NULL.
  */
 SPW_EXPORT const char *spw_strerror(int error);
 
 /**
- * spw_last_error - the calling thread's last failure: device, cause and remedy
+ * spw_last_error - get the message of the calling thread's last failure: device, cause and remedy
  *
- * Does not reset anything.
+ * The message is not cleared.
  *
  * Return: the text, valid until the thread's next failing call; "" if no call has failed yet.
  */
@@ -80,23 +80,23 @@ SPW_EXPORT const char *spw_last_error(void);
 
 #define SPW_LOG_TEXT_BYTES_MAX 512
 
-/* A line of a log that was kept. */
+/* A line of a struct spw_log_ring. */
 struct spw_log_line {
 	enum spw_log_level level;
-	uint32_t lost; /* lines that were dropped since the one read before */
+	uint32_t lost; /* lines that were dropped since the previous line that was read */
 	uint32_t reserved[2];
 	char text[SPW_LOG_TEXT_BYTES_MAX];
 };
 SPW_ABI(struct spw_log_line, text, 16, 528);
 
 /*
- * A log that is kept until it is read, for callers such as interpreters that not every thread may
- * call. When it is full, new lines are dropped and counted.
+ * A log that keeps its lines until they are read, for callers such as interpreters whose code
+ * cannot run in any thread. When it is full, new lines are dropped and counted.
  */
 struct spw_log_ring;
 
 /**
- * spw_log_ring_open - create a log that is kept until it is read
+ * spw_log_ring_open - create a log that keeps its lines until they are read
  * @lines_max:  lines that it can hold; at least 1
  * @ring:       set on success, else NULL
  *
@@ -116,7 +116,7 @@ SPW_EXPORT void spw_log_ring_close(struct spw_log_ring *ring);
  * @level:    kept with the line
  * @message:  copied, up to SPW_LOG_TEXT_BYTES_MAX - 1 bytes
  *
- * Any thread. Waits at most for another thread's copy of a line. Drops the line, and counts it, if
+ * Any thread. Waits at most while another thread copies a line. Drops the line, and counts it, if
  * the ring is full.
  */
 SPW_EXPORT void spw_log_ring_write(void *ring, enum spw_log_level level, const char *message);

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * spillway/format.h - making, examining and removing a store on drives
+ * spillway/format.h - formatting, checking, probing and wiping drives
  *
  * Contract
- *   Threads    Every function may be called from any thread; none keeps anything between calls.
+ *   Threads    Every function may be called from any thread; they keep no state between calls.
  *   Safety     spw_format() and spw_wipe() are the only functions of spillway that write to a
  *              device outside an open store by themselves, and they write only to the devices
- *              named, each claimed by spw_claim(). A device that is mounted, held, swapped on or in
- *              use by a store is refused always; one that carries a partition table, a file system
- *              or any signature that libblkid knows is refused unless forced; one on which nothing
- *              is known, but whose first or last MiB is not all zeros, unless it is to be erased.
- *              Neither stands for the other. A refusal happens before the first byte is written to
- *              any of the devices.
+ *              named, each claimed by spw_claim(). A device that is mounted, claimed, swapped on or
+ *              in use by a store is always refused. A device with a partition table, a file system
+ *              or another signature that libblkid knows is refused unless opts.force is set. A
+ *              device without a signature whose first or last MiB is not all zeros is refused
+ *              unless opts.erase is set. Neither option implies the other. Refusals happen before
+ *              the first byte is written to any of the devices.
  *   Errors     0 or a count, or a negative errno, with the device, the cause and the remedy in
- *              spw_last_error(). -EBUSY, -EEXIST (carries something), -ENOTUNIQ (named twice) and
- *              -ESPIPE (zoned) are refusals for safety.
- *   Structs    The caller sets the size of an info struct before the call; 0 is taken as this
- *              library's. Of an array, the first element's counts for all.
+ *              spw_last_error(). -EBUSY, -EEXIST (holds data), -ENOTUNIQ (named twice) and -ESPIPE
+ *              (zoned) are refusals for safety.
+ *   Structs    The caller sets the size of an info struct before the call; 0: the size in this
+ *              version of the library. In an array the first element's size counts for all.
  *   Trust      Nothing read from a drive is trusted: bad bytes give -EUCLEAN or -EMEDIUMTYPE, never
  *              a crash.
  */
@@ -43,26 +43,23 @@ extern "C" {
 struct spw_format_opts {
 	size_t size;
 	uint32_t partitions;  /* 1..SPW_PARTITIONS_MAX; default 1 */
-	uint64_t chunk_bytes; /* unit of striping, a power of two; 0: chosen (1 MiB); default 0 */
+	uint64_t chunk_bytes; /* unit of striping, a power of two; default 0: 1 MiB */
 	/* overwrite stores and signatures; never a device in use; default false */
 	bool force;
 	struct spw_log log;
-	/*
-	 * overwrite bytes that nothing known accounts for, and what is committed in a store;
-	 * default false
-	 */
+	/* overwrite unknown data, and committed objects of a store; default false */
 	bool erase;
 };
 SPW_ABI(struct spw_format_opts, erase, 48, 56);
 
 struct spw_wipe_opts {
 	size_t size;
-	bool erase; /* what is committed, too; default false */
+	bool erase; /* also wipe a store with committed objects; default false */
 	struct spw_log log;
 };
 SPW_ABI(struct spw_wipe_opts, log, 16, 32);
 
-/* What a store's superblocks say. */
+/* A store as its superblocks describe it. */
 struct spw_store_info {
 	size_t size;
 	char store_uuid[SPW_UUID_TEXT_BYTES];
@@ -71,62 +68,64 @@ struct spw_store_info {
 	uint32_t partitions;
 	uint32_t block_bytes; /* unit of allocation */
 	uint64_t chunk_bytes;
-	uint64_t capacity_bytes;           /* for data, all drives and partitions together */
+	uint64_t capacity_bytes;           /* for data, of all drives and partitions together */
 	uint64_t partition_capacity_bytes; /* of one partition, all drives together */
-	uint32_t partitions_in_use;        /* held by a process right now */
+	uint32_t partitions_in_use;        /* open in a process now */
 };
 SPW_ABI(struct spw_store_info, partitions_in_use, 88, 96);
 
-/* What one drive's superblocks say. */
+/* A drive as its superblocks describe it. */
 struct spw_drive_info {
 	size_t size;
 	char path[256];
 	char drive_uuid[SPW_UUID_TEXT_BYTES];
 	uint32_t index;
-	uint32_t copies_good; /* 1 or 2 superblock copies are intact */
+	uint32_t copies_good; /* number of intact superblock copies: 1 or 2 */
 	uint64_t size_bytes;  /* of the device */
 	uint64_t data_offset_bytes;
 	uint64_t partition_bytes; /* of each partition on this drive */
 	uint64_t sequence;
 	struct spw_geometry geometry;
-	int32_t error;    /* what is wrong with this drive by itself: 0, or as spw_store_open() */
-	char reason[256]; /* in words, with the remedy; "" when nothing is */
+	int32_t error;    /* a fault of this drive alone: 0, or an error of spw_store_open() */
+	char reason[256]; /* explains the error, with the remedy; "" if error is 0 */
 };
 SPW_ABI(struct spw_drive_info, reason, 660, 920);
 
-/* One candidate device, whatever it holds. */
+/* A candidate device with any contents. */
 struct spw_probe_info {
 	size_t size;
 	char path[256];
 	struct spw_geometry geometry;
 	/* "nothing known", "unknown data", "ext4 file system \"root\"", "spillway store ..." */
 	char holds[160];
-	bool usable; /* spw_format() without force and erase would take it */
+	bool usable; /* spw_format() would accept it without force and erase */
 	bool has_store;
 	char reason[256]; /* why it is not usable, with the remedy; "" when usable */
-	/* 0 when usable, else what spw_format() returns: -EBUSY when it is in use */
+	/* 0 if usable, else what spw_format() would return, such as -EBUSY */
 	int error;
-	bool unknown_data; /* nothing is known on it, but an end of it is not empty */
+	bool unknown_data; /* without a known signature, but its first or last MiB is not empty */
 	/*
-	 * where an NVMe drive's controller is, of several paths each, "; " between them:
-	 * "0000:3d:00.0", "traddr=10.0.0.7,trsvcid=4420"; "" of other devices
+	 * addresses of an NVMe drive's controllers, one per path, "; " between them:
+	 * "0000:3d:00.0", "traddr=10.0.0.7,trsvcid=4420"; "" for other devices
 	 */
 	char address[256];
 };
 SPW_ABI(struct spw_probe_info, address, 1001, 1264);
 
-/* What is committed. */
+/* A commit of a partition. */
 struct spw_commit_info {
 	size_t size;
-	uint64_t number;       /* that its caller gave it */
-	uint64_t record_bytes; /* length of what the caller put beside the objects */
+	uint64_t number;       /* given by the caller of spw_store_commit() */
+	uint64_t record_bytes; /* length of the caller's record */
 	uint32_t objects;
-	bool has_previous; /* the commit before is still held: a crash of others may ask for it */
-	uint64_t previous; /* its number */
-	/* of an open store alone: */
-	bool mirrored;        /* made with a mirror, if need be of one copy: see runs_single */
-	uint64_t runs;        /* of bytes, in all its objects: chunks, or parts of them */
-	uint64_t runs_single; /* of these, how many have one copy alone */
+	/* the previous commit is kept too, for ranks that crash before they commit */
+	bool has_previous;
+	uint64_t previous; /* number of the previous commit */
+	/* set only for an open store: */
+	/* made with a mirror; some runs may still have one copy: see runs_single */
+	bool mirrored;
+	uint64_t runs;        /* runs of bytes in all objects, which are chunks or parts of them */
+	uint64_t runs_single; /* runs that have only one copy */
 };
 SPW_ABI(struct spw_commit_info, runs_single, 56, 64);
 
@@ -150,10 +149,10 @@ SPW_EXPORT void spw_format_opts_init(struct spw_format_opts *opts, size_t size);
  * drives are lost, but not overwritten: see spw_wipe(). A crash leaves drives that spw_store_open()
  * refuses as "format did not finish", never a store of mixed generations.
  *
- * Return: 0; -EINVAL options; -ENOSPC a drive is too small; -EEXIST a drive holds a known signature
- * (not forced), unknown data or a commit (not to be erased); -EBUSY a drive is in use; -ENOTUNIQ a
- * drive is named twice; -ESPIPE a drive is zoned, and must be written in order; or what opening and
- * writing returns.
+ * Return: 0; -EINVAL options; -ENOSPC a drive is too small; -EEXIST a drive has a known signature
+ * (without opts.force), or unknown data or a commit (without opts.erase); -EBUSY a drive is in use;
+ * -ENOTUNIQ a drive is named twice; -ESPIPE a drive is zoned, so it accepts only sequential writes;
+ * or what opening and writing returns.
  */
 SPW_EXPORT int spw_format(const char *const paths[], unsigned count,
 			  const struct spw_format_opts *opts, struct spw_store_info *info);
@@ -162,7 +161,7 @@ SPW_EXPORT int spw_format(const char *const paths[], unsigned count,
  * spw_check - verify every superblock copy of a store, and that its drives belong together
  * @paths:   the drives
  * @count:   of @paths
- * @info:    set if the store is usable; else what any of the drives says of it, with drives 0
+ * @info:    set if the store is usable; else as one of the drives describes it, with drives 0
  * @drives:  array of @count in the order of @paths, filled as far as possible; or NULL
  *
  * Reads only. Works while another process has the store open.
@@ -173,17 +172,18 @@ SPW_EXPORT int spw_check(const char *const paths[], unsigned count, struct spw_s
 			 struct spw_drive_info drives[]);
 
 /**
- * spw_committed - what a partition has committed, without opening the store
- * @paths:      the store's drives; if some are missing, what the others have
+ * spw_committed - get the last commit of a partition, without opening the store
+ * @paths:      the store's drives; if some are missing, the others are used
  * @count:      of @paths
  * @partition:  the partition
  * @info:       number, has_previous and previous are set, the rest is 0
  * @size:       sizeof *@info
  *
- * Reads only. Works while another process has the store open. For processes that have to agree on a
- * commit that all of them have: opening a store with an older one abandons the newer.
+ * Reads only. Works while another process has the store open. Use it when several processes have to
+ * agree on a commit that all of them have: opening a store at an older commit abandons the newer
+ * ones.
  *
- * Return: 0; -ENODATA no commit; -EINVAL no such partition; -EUCLEAN drives went on without each
+ * Return: 0; -ENODATA no commit; -EINVAL no such partition; -EUCLEAN drives were used without each
  * other, or contradict each other; else as spw_store_open().
  */
 SPW_EXPORT int spw_committed(const char *const paths[], unsigned count, uint32_t partition,
@@ -198,14 +198,15 @@ SPW_EXPORT void spw_wipe_opts_init(struct spw_wipe_opts *opts, size_t size);
 
 /**
  * spw_wipe - remove a store, so that its drives are free again
- * @paths:  the drives; others of the store may be missing
+ * @paths:  the drives; the store's other drives may be missing
  * @count:  of @paths
  * @opts:   or NULL for the defaults
  *
- * Overwrites both superblock copies of every drive, and discards the data area where the drive can.
+ * Overwrites both superblock copies of every drive, and discards the data area if the drive
+ * supports it.
  *
  * Return: 0; -EMEDIUMTYPE a drive has no superblock of spillway; -EBUSY one is in use; -EEXIST one
- * has a commit that is not to be erased; or what opening and writing returns.
+ * has a commit, and opts.erase is not set; or what opening and writing returns.
  */
 SPW_EXPORT int spw_wipe(const char *const paths[], unsigned count,
 			const struct spw_wipe_opts *opts);
@@ -258,9 +259,9 @@ SPW_EXPORT void spw_probe_list_free(char **paths);
  * @paths:  the paths
  * @count:  of @paths
  *
- * Recognizes links, nodes with the same device number, the block and the character node of an NVMe
- * namespace, and spellings of a PCI address. A path that cannot be examined counts as a drive of
- * its own. Opens nothing.
+ * Recognizes symlinks, nodes with the same device number, the block and the character node of an
+ * NVMe namespace, and different spellings of a PCI address. A path that cannot be examined counts
+ * as a drive of its own. Opens nothing.
  *
  * Return: 0; -ENOTUNIQ, with two names of one drive in spw_last_error().
  */
@@ -268,16 +269,16 @@ SPW_EXPORT int spw_drives_distinct(const char *const paths[], unsigned count);
 
 /**
  * spw_tune_read - read the settings that `spillway tune` found best for drives
- * @path:    the file; NULL or "": none
+ * @path:    the file; NULL or "": there is none
  * @drives:  the file must be for all of these
  * @count:   of @drives; 0: the file may be for any drives
- * @log:     told if the file is for other drives; or NULL
+ * @log:     gets a message if the file is for other drives; or NULL
  * @tune:    set; depths are 0 without a file, or if it is for other drives
  * @size:    sizeof *@tune
  *
  * Drives are recognized by model, size and serial number, or by path without a serial number; each
  * is opened read-only for that. The library reads no environment variable: the command, the fio
- * engine and the Python package pass what SPILLWAY_TUNE names.
+ * engine and the Python package pass the path in SPILLWAY_TUNE.
  *
  * Return: 0; -EINVAL not such a file, with line and column if it is not JSON; or what opening it
  * returns.

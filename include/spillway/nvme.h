@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * spillway/nvme.h - what an NVMe drive says of itself: identity, abilities, health and wear
+ * spillway/nvme.h - spw_nvme_info(): an NVMe drive's identity, features, health and wear
  *
  * Contract
- *   Threads    The function may be called from any thread and keeps nothing between calls.
- *   Safety     Sends Identify, Get Log Page and (to a namespace) I/O Management Receive: none
- *              changes the drive. Sends nothing to a device that sysfs does not call NVMe.
- *   Errors     0, or a negative errno with spw_last_error() in words.
+ *   Threads    The function may be called from any thread and keeps no state between calls.
+ *   Safety     Sends Identify, Get Log Page and (to a namespace) I/O Management Receive: these
+ *              commands do not change the drive. Sends nothing to a device that is not NVMe
+ *              according to sysfs.
+ *   Errors     0, or a negative errno with a message in spw_last_error().
  *   Structs    The caller sets the size of the struct before the call.
- *   Trust      Nothing that the drive answers is trusted beyond its range: counters saturate, texts
- *              are printable.
+ *   Trust      The drive's answers are sanitized: counters saturate, texts are made printable.
  */
 #ifndef SPILLWAY_NVME_H
 #define SPILLWAY_NVME_H
@@ -44,21 +44,22 @@ struct spw_nvme_info {
 	bool deallocates;            /* Dataset Management */
 	bool places_data;            /* Flexible Data Placement */
 
-	/* Identify Namespace; 0 of a controller (/dev/nvme0) */
+	/* Identify Namespace; 0 if @path is a controller (/dev/nvme0) */
 	uint32_t namespace_id;
 	uint32_t block_bytes;
 	uint32_t metadata_bytes; /* with each block */
 	uint64_t namespace_bytes;
-	uint32_t placement_handles; /* FDP: how many a write may name; 0: none, or not enabled */
+	/* FDP: number of placement handles that writes may use; 0: none, or FDP is not enabled */
+	uint32_t placement_handles;
 
 	/* SMART / Health log page */
 	bool has_health;
 	uint8_t critical_warning; /* SPW_NVME_WARNING_ */
 	int32_t temperature_celsius;
 	uint32_t spare_percent, spare_threshold_percent;
-	/* of the endurance that the maker states: 100 and above when used up, 255 at most */
+	/* percent of the rated endurance; 100 and above: used up; at most 255 */
 	uint32_t percentage_used;
-	/* by the host, as the drive counts: rounded up to 512000 */
+	/* transferred by the host, as the drive counts: rounded up to 512000 */
 	uint64_t bytes_read, bytes_written;
 	uint64_t read_commands, write_commands;
 	uint64_t busy_minutes;
@@ -66,9 +67,9 @@ struct spw_nvme_info {
 	uint64_t media_errors;
 	uint64_t error_log_entries;
 
-	/* Identify Namespace: of namespace_bytes; some drives count all as used from the first */
+	/* Identify Namespace: of namespace_bytes; some drives always report all bytes as used */
 	uint64_t namespace_used_bytes;
-	/* protection information with each block: its type, 1 to 3; 0: none */
+	/* type of protection information with each block, 1 to 3; 0: none */
 	uint32_t protection_type;
 };
 SPW_ABI(struct spw_nvme_info, protection_type, 232, 240);

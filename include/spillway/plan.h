@@ -13,7 +13,7 @@
  *   Threads    Any thread, any number at a time.
  *   Memory     The caller's arrays are read, never kept. All other memory is allocated and freed
  *              within a call.
- *   Time       Nanoseconds of compute since the step began, without any wait for I/O, unless it
+ *   Time       Nanoseconds of compute since the step began, without waits for I/O, unless a comment
  *              says wall time.
  *   Errors     0, or a negative errno; spw_last_error() names the tensor and the field.
  */
@@ -33,20 +33,21 @@ extern "C" {
 #define SPW_PLAN_TENSORS_MAX       (1u << 24)
 #define SPW_PLAN_CALLS_MAX         (1u << 24)
 #define SPW_PLAN_POINTS_PER_TENSOR 5u
-/* What was written can never be read, as the read bandwidth is 0, or not within 100 years. */
+/* Value of stall_ns: a read does not end within 100 years, or the read bandwidth is 0. */
 #define SPW_PLAN_STALL_FOREVER UINT64_MAX
 
-/* One stored object: views of the same bytes are one tensor with several users. */
+/* A tensor, stored as one object; views of the same bytes are one tensor with several users. */
 struct spw_plan_tensor {
 	uint64_t bytes;
-	uint64_t pack_ns;    /* saved by the forward pass: in memory from here on */
-	uint64_t use_ns;     /* the backward pass first takes it; not read if there are no users */
-	uint64_t release_ns; /* the last user is gone, and with it the memory; not before use_ns */
-	uint32_t users;      /* takes expected; 0: saved and never taken */
-	/* number of the scope it was saved in, in the order they ran, over all micro-batches */
+	uint64_t pack_ns; /* the forward pass saves it: in memory from here on */
+	uint64_t use_ns;  /* the backward pass first takes it; ignored if there are no users */
+	/* the last user releases it, which frees its memory; not before use_ns */
+	uint64_t release_ns;
+	uint32_t users; /* number of takes expected; 0: saved and never taken */
+	/* number of the scope that saved it; scopes are numbered in the order they ran */
 	uint32_t scope;
-	bool must_keep; /* too small, excluded, pinned: never spilled */
-	/* kept if its scope is recomputed: another scope saves it, too, or for other reasons */
+	bool must_keep; /* never spilled: too small, excluded or pinned */
+	/* not discarded if its scope is recomputed: another scope saves it too, for example */
 	bool not_again;
 	uint8_t reserved[6];
 };
@@ -56,28 +57,28 @@ struct spw_plan_step {
 	const struct spw_plan_tensor *tensors; /* in any order */
 	uint32_t count;
 	uint64_t forward_ns, backward_ns; /* of the whole step, all micro-batches */
-	/* other times, ascending, at which memory of what has been written is released; or NULL */
+	/* further times, ascending, at which memory of written tensors is released; or NULL */
 	const uint64_t *calls_ns;
 	uint32_t calls;
 	uint32_t reserved[3];
 };
 SPW_ABI(struct spw_plan_step, reserved, 44, 56);
 
-/* All drives together. A bandwidth of 0: the drives cannot do it at all. */
+/* All drives together. Bandwidth 0: the drives cannot read, or write, at all. */
 struct spw_plan_drives {
 	uint64_t write_bytes_per_second; /* when nothing is read */
 	uint64_t read_bytes_per_second;  /* when nothing is written */
-	/* sum of both when both run; 0: not measured, the lower of the two is taken */
+	/* sum of both when reading and writing; 0: not measured, the lower of the two is used */
 	uint64_t mixed_bytes_per_second;
-	uint64_t latency_ns; /* of one request on idle drives, beyond its bytes */
-	/* one request of every drive: chunk size x number of drives */
+	uint64_t latency_ns; /* of one request on idle drives, without the transfer of its bytes */
+	/* bytes of one request to every drive: chunk size x number of drives */
 	uint64_t chunk_bytes;
 	/* most bytes that may wait to be written: above it tensors are kept; 0: no limit */
 	uint64_t staging_bytes;
 	/*
-	 * Of tensors in device memory: the bus that copies each, whole, to the host before it is
-	 * written and back after it has been read; 0: they are in host memory. A tensor's memory is
-	 * free once it has been copied
+	 * For tensors in device memory: bandwidth of the bus on which each is copied to the host
+	 * before it is written, and back after it has been read; 0: tensors are in host memory. A
+	 * tensor's device memory is free after the copy
 	 */
 	uint64_t bus_out_bytes_per_second, bus_in_bytes_per_second;
 	uint64_t reserved[2];
@@ -104,29 +105,29 @@ SPW_ABI(struct spw_plan_opts, bytes_written_max, 24, 32);
 enum spw_plan_choice {
 	SPW_PLAN_KEEP,
 	SPW_PLAN_SPILL,
-	SPW_PLAN_AGAIN, /* discarded, and recomputed with its scope: spw_plan_scopes() only */
+	SPW_PLAN_AGAIN, /* discard, and recompute with its scope; spw_plan_scopes() only */
 };
 
 struct spw_plan_result {
 	size_t size;
-	/* false in SPW_PLAN_BUDGET only: the plan is for the lowest peak found instead */
+	/* false: the budget of SPW_PLAN_BUDGET cannot be met, the plan has the lowest peak found */
 	bool feasible;
 	/* most bytes of activations in memory at any time, as simulated */
 	uint64_t peak_bytes;
-	uint64_t peak_keep_all_bytes; /* the same if nothing is spilled */
-	/* the memory that prefetches may fill: for the cache, and for spw_plan_simulate() */
+	uint64_t peak_keep_all_bytes; /* peak_bytes if nothing were spilled */
+	/* memory up to which the cache, or spw_plan_simulate(), prefetches */
 	uint64_t memory_bytes;
-	/* that the backward pass waits for reads; SPW_PLAN_STALL_FOREVER if one never ends */
+	/* time that the backward pass waits for reads; or SPW_PLAN_STALL_FOREVER */
 	uint64_t stall_ns;
-	uint64_t wall_ns; /* the step takes this long: compute and stall */
+	uint64_t wall_ns; /* length of the step: compute and stall */
 	uint64_t bytes_written, bytes_read;
 	/* marked to be spilled, but used while still in memory, or while being written */
 	uint64_t bytes_forwarded;
 	uint32_t tensors_spilled; /* marked to be spilled */
 	uint32_t points;          /* of the profile; spw_plan_simulate() only */
-	/* bytes_written_max has ruled out what would have been planned otherwise */
+	/* without bytes_written_max the plan would be a different one */
 	bool limited;
-	/* spw_plan_scopes() only: scopes that are recomputed, and the time that takes */
+	/* spw_plan_scopes() only: number of scopes that are recomputed, and the time for that */
 	uint32_t scopes_again;
 	uint64_t again_ns;
 	uint32_t spans; /* spw_plan_scopes_simulate() only */
@@ -152,11 +153,11 @@ SPW_EXPORT void spw_plan_opts_init(struct spw_plan_opts *opts, size_t size);
  * @drives:   the measured drives
  * @opts:     or NULL for the defaults
  * @choices:  step->count of them, set on success
- * @result:   what the plan leads to; its size field must be set
+ * @result:   set to the simulated result; its size field must be set
  *
  * A budget that cannot be met is not an error: result->feasible is false, and the plan is for the
  * lowest peak that was found (result->memory_bytes). A plan of SPW_PLAN_FASTEST never stalls in the
- * simulation. No plan writes more than bytes_written_max, whatever memory that takes.
+ * simulation. No plan writes more than bytes_written_max, even if the peak gets higher for that.
  *
  * Return: 0; -EINVAL a tensor's times are out of order, or a figure is too large; -ENOMEM.
  */
@@ -168,12 +169,13 @@ SPW_EXPORT int spw_plan(const struct spw_plan_step *step, const struct spw_plan_
  * spw_plan_simulate - simulate given choices
  * @step:          the measured step
  * @drives:        the measured drives
- * @memory_bytes:  the limit to which prefetching fills the memory; UINT64_MAX: none
+ * @memory_bytes:  prefetching stops at this use of memory; UINT64_MAX: no limit
  * @choices:       step->count of them
  * @points:        set to the memory in use over time; or NULL
  * @points_max:    room in @points; SPW_PLAN_POINTS_PER_TENSOR x step->count suffices, further
  *                 points are dropped
- * @result:        set; its size field must be set; feasible: the peak is within @memory_bytes
+ * @result:        set; its size field must be set. feasible: whether the peak is within
+ *                 @memory_bytes
  *
  * Return: 0; -EINVAL; -ENOMEM.
  */
@@ -187,18 +189,18 @@ SPW_EXPORT int spw_plan_simulate(const struct spw_plan_step *step,
 
 /*
  * A part of the forward pass that can run a second time: in a transformer the two halves of each
- * layer, attention and MLP. A tensor's field scope says which scope it belongs to.
+ * layer, attention and MLP. A tensor's scope is in its field scope.
  *
- * A scope that is recomputed discards what it saves, except for its input and tensors that are
- * not_again. When the backward pass first needs one of them, the scope runs again from its input,
- * up to its last save.
+ * A recomputed scope discards the tensors that it saves, except for its input and those marked
+ * not_again. When the backward pass first needs a discarded tensor, the scope runs again from its
+ * input, up to its last save.
  */
 struct spw_plan_scope {
 	uint64_t enter_ns; /* its forward pass begins */
 	uint64_t again_ns; /* the time to recompute it, up to its last save */
 	/*
-	 * The tensor that it needs for that: kept or spilled like others, and never discarded while
-	 * it is needed, whichever scope saved it. An input that is not saved has 0 users.
+	 * The tensor that recomputing starts from: kept or spilled like others, but not discarded
+	 * while it is needed, whichever scope saved it. An input that is not saved has 0 users.
 	 */
 	uint32_t input;
 	bool may_again;
@@ -226,20 +228,20 @@ struct spw_plan_scopes {
 	const struct spw_plan_flow *flows;
 	uint32_t flows_count;
 	/*
-	 * SPW_PLAN_FASTEST: how much longer the step may take than without any wait or recomputing,
-	 * as a share of it; default 0.02. With 0 nothing is recomputed.
+	 * SPW_PLAN_FASTEST: how much longer the step may be than without waits and recomputing, as
+	 * a fraction; default 0.02. 0: nothing is recomputed.
 	 */
 	double slack;
 	/*
-	 * spw_plan_scopes_simulate() only: until when compute may be throttled before it saves each
-	 * tensor, wall time. With the times of a plan (struct spw_plan_record) a step that is
-	 * faster than the plan waits for room, and ends no later than planned. Or NULL.
+	 * spw_plan_scopes_simulate() only: by tensor, the wall time until which compute may be
+	 * throttled before it saves the tensor. With the times of a plan (saved_ns of struct
+	 * spw_plan_record) a step that is faster than planned waits for memory, and ends no later
+	 * than planned. Or NULL.
 	 */
 	const uint64_t *hold_until_ns;
 	/*
-	 * compute never waits for room, as in spw_plan(); prefetches alone are held to the limit.
-	 * spw_plan_scopes() then recomputes nothing, and meets a budget with the fewest bytes
-	 * written
+	 * compute never waits for memory, as in spw_plan(); only prefetches keep to the limit. Then
+	 * spw_plan_scopes() recomputes nothing, and meets a budget with the fewest bytes written
 	 */
 	bool unthrottled;
 };
@@ -249,10 +251,10 @@ enum spw_plan_span_kind {
 	SPW_PLAN_SPAN_WRITE,
 	SPW_PLAN_SPAN_READ,
 	SPW_PLAN_SPAN_AGAIN,
-	SPW_PLAN_SPAN_WAIT, /* compute waits for a read, or for room */
+	SPW_PLAN_SPAN_WAIT, /* compute waits for a read, or for memory */
 };
 
-/* Wall time; @which: the tensor, or the scope that is recomputed. */
+/* Times are wall time; which: index of the tensor, or of the recomputed scope. */
 struct spw_plan_span {
 	uint64_t begin_ns, end_ns;
 	enum spw_plan_span_kind kind;
@@ -261,13 +263,13 @@ struct spw_plan_span {
 };
 SPW_ABI(struct spw_plan_span, reserved, 24, 32);
 
-/* What happens over time; NULL pointers and 0 for what is not needed. */
+/* What a simulation records over time. Set pointers to NULL for parts that are not needed. */
 struct spw_plan_record {
 	struct spw_plan_point *points;
 	size_t points_max;
 	struct spw_plan_span *spans; /* SPW_PLAN_SPANS_PER_TENSOR x tensors + scopes suffice */
 	size_t spans_max;
-	/* of each tensor, wall time: when it was saved; if it is recomputed, for the last time */
+	/* wall time at which each tensor was saved, for the last time if it is recomputed */
 	uint64_t *saved_ns;
 	uint64_t reserved[3];
 };
@@ -291,12 +293,12 @@ SPW_EXPORT void spw_plan_scopes_init(struct spw_plan_scopes *scopes, size_t size
  *            whose peak fits memory_bytes; neither writes more than bytes_written_max. NULL for the
  *            defaults
  * @choices:  step->count of them, set on success
- * @result:   what the plan leads to; its size field must be set
+ * @result:   set to the simulated result; its size field must be set
  *
- * Unlike in spw_plan(), compute is throttled, unless @scopes says otherwise: it waits before it
- * saves what would exceed result->memory_bytes, as long as something is leaving memory. Thus a
- * budget is met for which the drives are too slow, and a forward pass that is faster than planned
- * keeps to the plan (hold_until_ns).
+ * Unlike in spw_plan(), compute is throttled, unless @scopes says otherwise: before it saves a
+ * tensor that would exceed result->memory_bytes it waits, as long as bytes are leaving memory. Thus
+ * a budget can be met even if the drives are slower than compute, and a forward pass that is faster
+ * than planned keeps to the plan (hold_until_ns).
  *
  * If nothing may be recomputed and the drives have no other traffic, the peak of SPW_PLAN_FASTEST
  * is at most that of spw_plan().
@@ -319,8 +321,8 @@ SPW_EXPORT int spw_plan_scopes(const struct spw_plan_step *step,
  * @record:        what happens over time; or NULL
  * @result:        set; its size field must be set
  *
- * A scope is recomputed if one of its tensors is SPW_PLAN_AGAIN; then all that may be are
- * discarded.
+ * A scope is recomputed if the choice of one of its tensors is SPW_PLAN_AGAIN; then all of its
+ * tensors that may be discarded are.
  *
  * Return: 0; -EINVAL; -ENOMEM.
  */
@@ -334,15 +336,15 @@ SPW_EXPORT int spw_plan_scopes_simulate(const struct spw_plan_step *step,
 enum spw_plan_way {
 	SPW_PLAN_WAY_KEEP,
 	SPW_PLAN_WAY_SPILL,
-	SPW_PLAN_WAY_AGAIN,         /* recomputed from an input that is kept */
-	SPW_PLAN_WAY_AGAIN_SPILLED, /* ... that is spilled */
+	SPW_PLAN_WAY_AGAIN,         /* recomputed, its input kept */
+	SPW_PLAN_WAY_AGAIN_SPILLED, /* recomputed, its input spilled */
 	SPW_PLAN_WAYS,
 };
 
-/* The step if one scope were handled another way, and all others as planned. */
+/* The step if one scope were handled in another way, and all others as planned. */
 struct spw_plan_other_way {
 	bool possible;
-	bool fits; /* the memory limit; if not, compute has not waited for room in vain */
+	bool fits; /* peak_bytes is within the memory limit */
 	uint64_t wall_ns, peak_bytes;
 	uint64_t reserved[1];
 };
@@ -350,17 +352,20 @@ SPW_ABI(struct spw_plan_other_way, reserved, 24, 32);
 
 struct spw_plan_reason {
 	enum spw_plan_way way; /* as planned */
-	/* of what the scope saves, and of its input; as planned */
+	/* of the scope's tensors and its input, as planned */
 	uint64_t bytes_kept, bytes_spilled, bytes_again;
 	enum spw_plan_way next; /* the best alternative; SPW_PLAN_WAYS: there is none */
-	/* the step as planned at its own way; at the others, with all of the scope handled so */
+	/*
+	 * the step with all of the scope handled in each way; for the planned way, the step as
+	 * planned
+	 */
 	struct spw_plan_other_way ways[SPW_PLAN_WAYS];
 	uint64_t reserved[2];
 };
 SPW_ABI(struct spw_plan_reason, reserved, 168, 184);
 
 /**
- * spw_plan_explain - for each scope, what is done and what the alternatives would cost
+ * spw_plan_explain - explain for each scope what the plan does and what the alternatives would cost
  * @step:          the measured step
  * @drives:        the measured drives
  * @scopes:        as for spw_plan_scopes()

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* spillway/spillway.h - everything: one header per layer, from the bottom up */
+/* spillway/spillway.h - includes all public headers, from the lowest layer up */
 #ifndef SPILLWAY_SPILLWAY_H
 #define SPILLWAY_SPILLWAY_H
 

@@ -3,9 +3,10 @@
  * spillway/state.h - training state as records on drives: prefetched, changed in memory,
  * written back, and durable at a commit
  *
- * A record is a run of bytes of fixed length with a name: of an optimizer, a tile of some 16 to
- * 64 MiB with all fields of a run of parameters. The caller says in which order it will use the
- * records of a pass; each is then in memory when its turn comes, and goes back when it was changed.
+ * A record is a named run of bytes of fixed length: for an optimizer, a tile of 16 to 64 MiB with
+ * all fields of a range of parameters. The caller announces the order in which it will use the
+ * records of a pass; each is then in memory when its turn comes, and is written back if it was
+ * changed.
  *
  *   spw_state_open(store, &opts, &state);
  *   for each record: spw_state_add(state, name, len_bytes, shape, shape_len, &record);
@@ -19,27 +20,27 @@
  *   Threads    One thread at a time uses a state. Several may work on the memory of records that
  *              are taken. The store's own thread does the I/O.
  *   Memory     opts.memory_bytes of the store's arena, in buffers of opts.record_bytes_max each;
- *              drives move bytes from and to them without a copy. What spw_state_take() gives is
- *              the caller's until spw_state_give().
- *   Order      In memory are the records whose next use, by the order given, is the nearest; when
- *              room is needed, the one goes whose next use is the farthest. So of N records in
- *              memory for B, passes that go up and down in turn read N - B records each and write
- *              as many: what was used last is still there when the next pass begins.
- *   Writing    A changed record is put as a new object as soon as it is known that it has to go;
- *              the object before is freed when that has ended, so no record is ever torn. Each put
- *              finds the drives that are fastest now.
- *   Durable    After spw_state_commit() all records are on the drives as they are at that moment,
- *              whatever happens. Until the next commit a crash goes back to them. Transient records
- *              are of no commit: they are zero when a state is attached. With opts.copies of 2 one
- *              drive may die, too, at any time: the state goes on, and is attached again without
- *              it. Where only one drive has room left, records have one copy until they are put
- *              the next time (spw_store_stats, chunks_single; spw_commit_info).
- *   Errors     0 or a count, or a negative errno with spw_last_error() in words. A failed write
- *              keeps the record in memory, is logged and counted, and made again by the next call;
- *              it is reported by one that needs the room, or by the commit. Nothing is lost while
- *              the process lives.
+ *              drives move bytes from and to them without a copy. The memory that spw_state_take()
+ *              returns belongs to the caller until spw_state_give().
+ *   Order      Memory has the records whose next use, by the announced order, is nearest; when room
+ *              is needed, the record whose next use is farthest is evicted. So with N records and
+ *              memory for B, passes that alternate up and down read and write N - B records each:
+ *              the records used last are still in memory when the next pass begins.
+ *   Writing    A changed record is put as a new object as soon as it is known that it will be
+ *              evicted; the old object is freed when the put has ended, so no record is ever torn.
+ *              Each put is striped over the drives that are fastest now.
+ *   Durable    spw_state_commit() makes all records durable as they are at that moment. Until the
+ *              next commit, they are restored after a crash. Transient records are not part of
+ *              commits: they are zero when a state is attached. With opts.copies of 2 any one drive
+ *              may fail at any time: the state continues, and can be attached without it. If only
+ *              one drive has room left, records have one copy until they are put again
+ *              (spw_store_stats, chunks_single; spw_commit_info).
+ *   Errors     0 or a count, or a negative errno with a message in spw_last_error(). After a failed
+ *              write the record stays in memory; the failure is logged and counted, and the next
+ *              call writes again. A call that needs the memory, or the commit, returns the error.
+ *              Nothing is lost while the process lives.
  *   Fork       A state belongs to the process that opened it: in a child of fork(2) its calls fail
- *              with -EPERM, and spw_state_close() frees what the child has of it.
+ *              with -EPERM, and spw_state_close() frees the child's memory only.
  *   Promise    take returns the bytes that the record had at its last spw_state_give(), or an
  *              error. Never other bytes.
  */
@@ -68,19 +69,19 @@ struct spw_state_opts {
 	size_t size; /* sizeof *this as the caller knows it */
 	/*
 	 * Memory for records; rounded down to whole buffers. Default 0: four buffers, the least:
-	 * one is used while one is ready, one comes and one goes
+	 * one record is used while one is ready, one is read and one is written
 	 */
 	uint64_t memory_bytes;
 	uint64_t record_bytes_max; /* the longest record; default 32 MiB */
 	struct spw_log log;        /* default: none */
 	/*
-	 * 2: every record, and what a commit adds, on two drives, so that any one may fail; needs
-	 * twice the room. Default 1
+	 * 2: every record and every commit is stored on two drives, so that any one may fail; needs
+	 * twice the space. Default 1
 	 */
 	uint32_t copies;
 	/*
-	 * Of updates that a device does a part of (spw_state_update()): the device does each n-th
-	 * record, n at least 2. Default 0: chosen from measurements
+	 * For spw_state_update(): every n-th record is updated on the device, n at least 2. Default
+	 * 0: chosen from measurements
 	 */
 	uint32_t device_every;
 };
@@ -95,9 +96,9 @@ SPW_EXPORT void spw_state_opts_init(struct spw_state_opts *opts, size_t size);
 
 /**
  * spw_state_open - keep training state in a store
- * @store:  open, not in inline mode; must outlive the state. The state owns its commits from now
- *          on: the caller must not commit in it, nor have a second state in it, but may put and get
- *          other objects
+ * @store:  open, not in inline mode; must outlive the state. From now on the state makes the
+ *          store's commits: the caller must not commit, nor open a second state in the store, but
+ *          may put and get other objects
  * @opts:   or NULL for the defaults
  * @state:  set on success, else NULL
  *
@@ -137,7 +138,7 @@ SPW_EXPORT int spw_state_add(struct spw_state *state, const char *name, uint64_t
  * @len:     the same
  * @record:  the same
  *
- * For data that lives for a step at most, such as gradients. It needs room once.
+ * For data that lives for a step at most, such as gradients. It needs space only once.
  *
  * Return: as spw_state_add().
  */
@@ -145,7 +146,7 @@ SPW_EXPORT int spw_state_add_transient(struct spw_state *state, const char *name
 				       uint32_t *record);
 
 /**
- * spw_state_add_object - declare a record that is an object of the caller's
+ * spw_state_add_object - declare a record whose bytes are an object of the caller's
  * @state:      the state, before spw_state_attach()
  * @name:       as for spw_state_add()
  * @len:        of the object in bytes; may exceed opts.record_bytes_max
@@ -154,7 +155,7 @@ SPW_EXPORT int spw_state_add_transient(struct spw_state *state, const char *name
  * @record:     the same
  *
  * For data that the caller puts and gets itself, such as parameters. Each commit has the object
- * that was set last. The record cannot be in a pass, nor taken.
+ * that was set last. The record cannot be part of a pass or be taken.
  *
  * Return: as spw_state_add().
  */
@@ -162,18 +163,20 @@ SPW_EXPORT int spw_state_add_object(struct spw_state *state, const char *name, u
 				    const void *shape, size_t shape_len, uint32_t *record);
 
 /**
- * spw_state_attach - all records are declared: restore what the store has committed, if anything
+ * spw_state_attach - end declaring records, and restore them from the store's commit, if there is
+ * one
  * @state:  the state
  *
  * Records are found by name, in any order. The store must have room for every record twice, except
  * transient ones, since a commit stays until the next is durable; this is checked here, before the
- * first step. While a previous commit is kept, changes need room a third time.
+ * first step. While a previous commit is kept, changed records need room a third time.
  *
  * Return: 1 the records have the bytes of the restored commit; 0 no commit: they are zero; -EINVAL
- * no record, or none for a commit; -ENOSPC the store is too small, with the missing bytes; -EUCLEAN
- * the commit is not a state's, or has other records, with the first that is missing, unexpected, or
- * of another length or shape; -EPROTONOSUPPORT a newer version's; -EALREADY attached, or another
- * state has used what the store had restored: reopen it; -ENOMEM. An error changes nothing.
+ * no record, or only transient ones; -ENOSPC the store is too small, with the missing bytes;
+ * -EUCLEAN the commit is not a state's, or has other records, with the first that is missing,
+ * unexpected, or of another length or shape; -EPROTONOSUPPORT a newer version's; -EALREADY
+ * attached, or another state has used what the store had restored: reopen it; -ENOMEM. An error
+ * changes nothing.
  */
 SPW_EXPORT int spw_state_attach(struct spw_state *state);
 
@@ -203,7 +206,7 @@ SPW_EXPORT int spw_state_extra(const struct spw_state *state, void *extra, size_
  * @count:  of @order
  *
  * Prefetching begins at once. The pass after it is assumed to be the same in reverse, and records
- * that are not named to be used after all others. A take out of order is served, and counted.
+ * that are not in @order to be used after all others. A take out of order works, and is counted.
  *
  * Return: 0; -EINVAL a number is not a record's, or is given twice; -EBUSY a record is taken.
  */
@@ -214,16 +217,17 @@ SPW_EXPORT int spw_state_pass(struct spw_state *state, const uint32_t order[], u
  * @state:   the state
  * @order:   as for spw_state_pass()
  * @count:   the same
- * @device:  for each record; in: whether a device can update it; out: whether it is to, while the
- *           host updates those that follow
+ * @device:  for each record; in: whether a device can update it; out: whether it should, while the
+ *           host updates the records that follow
  *
- * The device gets one of k records, with k = 1 + ceil(t_gpu / t_cpu), so that it is done when the
- * host has done the others. t_cpu is the time from spw_state_take() to spw_state_give() of a record
- * of the host's, t_gpu that of spw_state_device_took(), both in the update before. The first two
- * updates have one record on the device; the second is measured. The device gets none if one takes
- * it longer than the host takes for all others, or if the caller waits for drives as long as the
- * device saves; this is tried again after 32 updates. With opts.device_every that is k, and nothing
- * is measured. The same k selects the same records.
+ * The device gets every k-th record, with k = 1 + ceil(t_gpu / t_cpu), so that it has finished one
+ * record when the host has finished the others. t_cpu is the time from spw_state_take() to
+ * spw_state_give() of a record that the host updates, t_gpu the time given to
+ * spw_state_device_took(), both in the previous update. The first two updates have one record on
+ * the device; the second is measured. The device gets no record if it takes longer for one than the
+ * host for all others, or if the caller waits for drives as long as the device saves; it is tried
+ * again after 32 updates. opts.device_every sets k, and nothing is measured. The same k selects the
+ * same records.
  *
  * A record on the device stays taken while the device copies from or to its memory, which needs one
  * more buffer.
@@ -236,7 +240,7 @@ SPW_EXPORT int spw_state_update(struct spw_state *state, const uint32_t order[],
 /**
  * spw_state_device_took - report how long the device took for a record
  * @state:   the state
- * @record:  taken; of those that spw_state_update() gave to the device
+ * @record:  taken; one that spw_state_update() selected for the device
  * @ns:      from the beginning of the copy to it to the end of the copy back
  *
  * Return: 0; -EINVAL not such a record, or not taken.
@@ -249,12 +253,12 @@ SPW_EXPORT int spw_state_device_took(struct spw_state *state, uint32_t record, u
  * @record:  its number
  * @memory:  set: aligned to 4096, as long as the record, the caller's until spw_state_give()
  *
- * Waits until the record is in memory, and until a put of it has ended. One record less than there
- * are buffers may be taken at once.
+ * Waits until the record is in memory, and until a put of it has ended. At most one record less
+ * than there are buffers may be taken at the same time.
  *
  * Return: 0; -EINVAL no such record, or not attached; -EALREADY it is taken; -ENOBUFS too many are
- * taken, or as spw_store_get(); -EBADMSG, -EIO reading it failed; or how a write failed that had to
- * make room. After an error it may be tried again.
+ * taken, or as spw_store_get(); -EBADMSG, -EIO reading it failed; or the error of a write that had
+ * to make room. After an error the call may be repeated.
  */
 SPW_EXPORT int spw_state_take(struct spw_state *state, uint32_t record, void **memory);
 
@@ -275,8 +279,8 @@ SPW_EXPORT int spw_state_give(struct spw_state *state, uint32_t record, bool cha
  * @state:   the state
  * @record:  not taken
  *
- * Nothing is read or written for it, and it takes no space on the drives, until it is given
- * changed. Waits for I/O in flight on it.
+ * The record is not read or written, and takes no space on the drives, until it is returned as
+ * changed. Waits for its I/O in flight.
  *
  * Return: 0; -EINVAL no such record; -EBUSY it is taken.
  */
@@ -286,8 +290,8 @@ SPW_EXPORT int spw_state_clear(struct spw_state *state, uint32_t record);
  * spw_state_object - the object of a record of spw_state_add_object()
  * @state:   the state
  * @record:  its number
- * @object:  set: the one of the attached commit, which the caller has to free, or the one set
- *           since; 0: all bytes are zero
+ * @object:  set to the object of the attached commit, which the caller has to free, or the object
+ *           set since; 0: all bytes are zero
  *
  * Return: 0; -EINVAL not such a record.
  */
@@ -297,8 +301,8 @@ SPW_EXPORT int spw_state_object(struct spw_state *state, uint32_t record, spw_ob
  * spw_state_set_object - set the object of a record of spw_state_add_object()
  * @state:   the state
  * @record:  its number
- * @object:  must exist, and its put have ended well, at the next commit. The one before may be
- *           freed at once: the last commit keeps its bytes
+ * @object:  must exist, and its put have succeeded, at the next commit. The object that it replaces
+ *           may be freed at once: the last commit keeps its bytes
  *
  * Return: 0; -EINVAL not such a record.
  */
@@ -307,17 +311,17 @@ SPW_EXPORT int spw_state_set_object(struct spw_state *state, uint32_t record, sp
 /**
  * spw_state_commit - make all records durable as they are now
  * @state:          the state; no record is taken
- * @number:         above that of the commit before
+ * @number:         above that of the previous commit
  * @extra:          any bytes to be kept with it; or NULL
  * @extra_len:      of @extra
  * @keep_previous:  as SPW_COMMIT_KEEP_PREVIOUS of spw_store_commit()
  *
  * Waits for the puts of changed records, which stay in memory, and for the drives. Records that
- * were never given changed are zero, and take no space.
+ * were never returned as changed are zero, and take no space.
  *
- * Return: 0; -EBUSY one is taken; -E2BIG @extra_len; how the put of a record failed; or as
- * spw_store_commit(). After an error the commit before is durable still (spw_store_commit() says
- * when it may be this one), and nothing in memory is lost.
+ * Return: 0; -EBUSY a record is taken; -E2BIG @extra_len; the error of a record's put; or as
+ * spw_store_commit(). After an error the previous commit is still durable (or this one, see
+ * spw_store_commit()), and nothing in memory is lost.
  */
 SPW_EXPORT int spw_state_commit(struct spw_state *state, uint64_t number, const void *extra,
 				size_t extra_len, bool keep_previous);
@@ -326,7 +330,7 @@ SPW_EXPORT int spw_state_commit(struct spw_state *state, uint64_t number, const 
  * spw_state_commit_release - release the previous commit that was kept
  * @state:  the state
  *
- * Blocks.
+ * Waits for the drives.
  *
  * Return: as spw_store_commit_release().
  */
@@ -341,7 +345,7 @@ SPW_EXPORT int spw_state_commit_release(struct spw_state *state);
 SPW_EXPORT void spw_state_stats(const struct spw_state *state, struct spw_state_stats *stats,
 				size_t size);
 
-/* ---- What a commit holds, without declaring anything: for tools ---- */
+/* ---- Read a commit without declaring records: for tools ---- */
 
 /**
  * spw_state_committed_count - how many records the commit of a store has

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * spillway/status.h - what a store that some process has open is doing right now
+ * spillway/status.h - the counters of stores that other processes have open: read, list, revive
+ * drives
  *
  * A process that opens a partition publishes its pid and its counters in a small page of shared
  * memory (/dev/shm/spillway-UUID-PARTITION, mode 0600) and refreshes it twice a second while there
  * is traffic.
  *
  * Contract
- *   Threads    Any thread; nothing is kept between calls.
- *   Trust      A page is another process's: every field is checked before it is used, and none
- *              decides about safety. Only its lock says which process owns a partition, see
- *              docs/FORMAT.md.
+ *   Threads    Any thread; no state is kept between calls.
+ *   Trust      A page is written by another process: every field is checked before it is used, and
+ *              no field decides about safety. Only its lock says which process owns a partition,
+ *              see docs/FORMAT.md.
  *   Errors     0 or a count, or a negative errno with spw_last_error().
  */
 #ifndef SPILLWAY_STATUS_H
@@ -31,19 +32,20 @@ struct spw_status {
 	size_t size;
 	char store_uuid[SPW_UUID_TEXT_BYTES];
 	uint32_t partition;
-	int32_t pid;           /* of the process that has it open */
-	char command[32];      /* its name */
-	uint64_t age_ns;       /* since the page was refreshed; large when the store is idle */
+	int32_t pid;           /* of the process that has the partition open */
+	char command[32];      /* name of the process */
+	uint64_t age_ns;       /* time since the page was refreshed; large when the store is idle */
 	char description[160]; /* backend and features */
 	struct spw_store_stats store;
 	uint32_t drives;
 	struct spw_drive_stats drive[SPW_DRIVES_MAX];
-	uint64_t open_ns;             /* how long it has been open, which the counters cover */
-	struct spw_cache_stats steps; /* of a cache on it; all 0: it has no cache */
+	/* how long the partition has been open; the counters cover this time */
+	uint64_t open_ns;
+	struct spw_cache_stats steps; /* of a cache on the store; all 0: there is no cache */
 };
 SPW_ABI(struct spw_status, steps, 46640, 46640 + sizeof(struct spw_cache_stats));
 
-/* Which partitions of which stores are published on this machine, and may be read. */
+/* An open partition whose status page this user may read. */
 struct spw_status_name {
 	char store_uuid[SPW_UUID_TEXT_BYTES];
 	uint32_t partition;
@@ -69,7 +71,7 @@ SPW_EXPORT int spw_status_read(const char *store_uuid, uint32_t partition,
  * @names:  the first @count of them are set
  * @count:  room in @names
  *
- * Removes the pages that killed processes left behind: those that no process has locked.
+ * Removes the pages of killed processes: those that are not locked.
  *
  * Return: how many there are, which may be more than @count; or a negative errno.
  */

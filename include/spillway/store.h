@@ -7,16 +7,16 @@
  *              request belongs to the thread that waits for it; two threads must not wait for the
  *              same request. In inline mode (opts.inline_mode) one thread owns the store, and
  *              waiting does the work.
- *   Buffers    A buffer handed to put stays untouched by its owner until the request has ended; one
- *              handed to get holds undefined bytes until then. Any address and any length will do;
- *              memory from spw_store_alloc(), and any other that meets the drives' alignment, is
+ *   Buffers    The caller does not change a buffer of a put until the request has ended; a buffer
+ *              of a get holds undefined bytes until then. Any address and any length will do;
+ *              memory from spw_store_alloc(), and other memory that meets the drives' alignment, is
  *              not copied; every copy is counted.
- *   Fork       A store belongs to the process that opened it. In a child of fork(2) every call that
- *              could do something fails with -EPERM, and spw_store_close() leaves all to the
- *              parent; memory of spw_store_alloc() is not there. The child may open a partition of
- *              its own.
+ *   Fork       A store belongs to the process that opened it. In a child of fork(2) every call with
+ *              an effect fails with -EPERM, spw_store_close() changes nothing for the parent, and
+ *              memory of spw_store_alloc() is not mapped. The child may open a partition of its
+ *              own.
  *   Objects    An object exists from a successful put until free. Its bytes never change.
- *   Durable    What was committed is there again when the partition is opened next, after a stop, a
+ *   Durable    Committed objects are restored when the partition is opened again, after a stop, a
  *              crash or a power cut. Nothing else survives spw_store_close().
  *   Errors     0 or a count on success, a negative errno otherwise; spw_last_error() names the
  *              drive, the cause and the remedy.
@@ -41,13 +41,13 @@ extern "C" {
 struct spw_store;   /* opaque */
 struct spw_request; /* opaque, from a pool made at open */
 
-/* Slot and generation: a freed object's id is refused, never reused. 0 stands for no object. */
+/* Slot and generation: a freed object's id is invalid and never reused. Value 0: no object. */
 typedef struct {
 	uint64_t value;
 } spw_object;
 SPW_ABI(spw_object, value, 0, 8);
 
-/* Priority when a drive has a free slot. A request is overtaken 8 times in a row at most. */
+/* Priority for a drive's free slots. At most 8 requests in a row may overtake another. */
 enum spw_class {
 	SPW_URGENT_READ, /* a thread is waiting for it */
 	SPW_PREFETCH,    /* a thread will wait for it */
@@ -73,14 +73,15 @@ enum spw_stripe {
 
 struct spw_store_opts {
 	size_t size; /* sizeof *this as the caller knows it */
-	/* which part of the drives this process owns, or SPW_PARTITION_ANY; default 0 */
+	/* the partition that this process will own, or SPW_PARTITION_ANY; default 0 */
 	uint32_t partition;
 	/*
-	 * chunks in flight per drive, beside a quarter as many of urgent reads; for a second after
-	 * one of these, writes of a sixth of it in bytes; default 24
+	 * chunks in flight per drive; urgent reads may take a quarter as many in addition. For a
+	 * second after an urgent read, writes are limited to a sixth of the depth, in bytes;
+	 * default 24
 	 */
 	uint32_t queue_depth;
-	/* DMA memory for spw_store_alloc() and for copies, all resident; default 256 MiB */
+	/* DMA memory for spw_store_alloc() and for copies, always resident; default 256 MiB */
 	uint64_t arena_bytes;
 	uint32_t requests_max;    /* requests that exist at once; default 4096 */
 	uint32_t objects_max;     /* objects that exist at once; default 65536 */
@@ -90,44 +91,45 @@ struct spw_store_opts {
 	/* no I/O thread: waiting and spw_store_poll() do the work; default false */
 	bool inline_mode;
 	bool no_hugetlb;    /* see spw_arena_opts; default false */
-	struct spw_log log; /* written to by the I/O thread too, with no lock held */
+	struct spw_log log; /* also called by the I/O thread; never with a lock held */
 	/*
-	 * a read that takes longer is reported and cancelled; the only copy on a drive over a
-	 * network is waited for as long as the kernel tries to reach it; default 30000, 0: none
+	 * a read that takes longer is reported and cancelled, except for the only copy on a drive
+	 * over a network, which may take as long as the kernel retries; default 30000, 0: no
+	 * deadline
 	 */
 	uint32_t read_deadline_ms;
 	/*
-	 * a write that takes longer retires its drive and goes to another one; a drive over a
-	 * network is revived when it completes that write after all; the same defaults
+	 * a write that takes longer retires its drive and is repeated on another; a drive over a
+	 * network is revived if it completes the write later; default 30000, 0: no deadline
 	 */
 	uint32_t write_deadline_ms;
-	/* of struct spw_queue_opts; read by spw_store_open() only; default NULL */
+	/* see struct spw_queue_opts; read by spw_store_open() only; default NULL */
 	const struct spw_tune *tune;
 	/*
-	 * Which commit to restore; default SPW_COMMIT_NEWEST. A number: that one.
-	 * SPW_COMMIT_NONE: none, the partition is empty. Other commits are abandoned for good. To
-	 * list them: spw_committed()
+	 * Number of the commit to restore; default SPW_COMMIT_NEWEST; SPW_COMMIT_NONE: start with
+	 * an empty partition. All other commits are abandoned for good. To list them:
+	 * spw_committed()
 	 */
 	uint64_t commit_number;
 	/*
-	 * to read what is committed: put, trim and commit fail with -EROFS, and no commit is
+	 * only read committed objects: put, trim and commit fail with -EROFS, and no commit is
 	 * abandoned; default false
 	 */
 	bool read_only;
 	/*
 	 * threads that compute checksums and copy, up to SPW_WORKERS_MAX: the I/O thread (in inline
-	 * mode the polling thread), the only one to issue I/O, and others. One keeps up with two of
-	 * the fastest drives. Default 0: one for every two drives of a partition, but at most one
-	 * for every four CPUs; one without checksums and in inline mode
+	 * mode the polling thread), which alone issues I/O, and helper threads. One thread keeps up
+	 * with two of the fastest drives. Default 0: one thread for every two drives of a
+	 * partition, at most one for every four CPUs; just one without checksums or in inline mode
 	 */
 	uint32_t workers;
-	/* SPW_BACKEND_NULL: of struct spw_queue_opts */
+	/* only SPW_BACKEND_NULL: see struct spw_queue_opts */
 	uint64_t null_bytes_per_second;
 };
 SPW_ABI(struct spw_store_opts, null_bytes_per_second, 96, 104);
 
 /*
- * How a request reports its end without anyone waiting: @done runs on the I/O thread (inline mode:
+ * Notification of a request's end, instead of waiting: @done runs on the I/O thread (inline mode:
  * in the polling call), must not block, and may submit further requests.
  */
 struct spw_notify {
@@ -150,18 +152,18 @@ SPW_EXPORT void spw_store_opts_init(struct spw_store_opts *opts, size_t size);
  * @opts:   or NULL for the defaults
  * @store:  set on success, else NULL
  *
- * Reads the superblock of every drive, locks the partition and claims the drives (O_EXCL), together
- * with all processes that have the store open: until the last of them closes it, no other process
- * can mount, format or otherwise claim one. Restores the objects of the partition's last commit,
- * see spw_store_committed(), and abandons its other commits.
+ * Reads the superblock of every drive, locks the partition and claims the drives (O_EXCL), a claim
+ * shared by all processes that have the store open: until the last of them closes it, no other
+ * process can mount, format or otherwise claim a drive. Restores the objects of the partition's
+ * last commit, see spw_store_committed(), and abandons its other commits.
  *
- * Each drive is tested on 64 KiB of free blocks, whose contents are put back: whether it moves the
- * right bytes to and from memory aligned as it claims to support. Nothing else is written, and
- * nothing at all with opts.read_only. Does not format: see spw_format().
+ * Tests each drive with 64 KiB of free blocks, whose contents are restored: whether it transfers
+ * the right bytes with memory aligned as it claims to support. Nothing else is written, and nothing
+ * at all with opts.read_only. Does not format: see spw_format().
  *
- * Waits up to five seconds, which is logged, for a process that has a drive exclusively, or has
- * locked the partition without showing that the store is open: it was killed while a drive had to
- * take its last write, or is closing the store.
+ * Waits up to five seconds, which is logged, for a process that has a drive open exclusively, or
+ * has locked the partition but has no status page: such a process was killed and its last write is
+ * still in flight, or it is just closing the store.
  *
  * Return: 0; -ENXIO a drive of the store is missing; -ENOTUNIQ one is given twice; -EMEDIUMTYPE one
  * belongs to another store or to none, or was reused since; -EUCLEAN both superblock copies are
@@ -194,10 +196,10 @@ SPW_EXPORT void spw_store_close(struct spw_store *store);
  * @request:  without @notify: set at once, for spw_request_wait(), or spw_request_test() until that
  *            ends it. With @notify: NULL, or set for spw_request_cancel(), valid until done returns
  *
- * Does not place chunks yet: each finds its drive when one has room. A drive that fails the write
- * is retired, and the chunk goes to another. A drive without space below it, as a sparse file on a
- * full file system or a thin volume, or one that keeps answering -EAGAIN, is tried again by puts
- * once a second. If the request fails, the object still has to be freed.
+ * A chunk's drive is chosen later, when a drive has room. A drive that fails a write is retired,
+ * and the chunk is written to another. A drive that lacks space underneath (a sparse file on a full
+ * file system, a thin volume) or keeps returning -EAGAIN is tried again once a second. If the
+ * request fails, the object still has to be freed.
  *
  * The store's threads read @bytes to compute checksums and to copy, and get SIGSEGV if they are not
  * readable, as memcpy() would. -EFAULT is returned only where neither is done: without checksums,
@@ -205,8 +207,8 @@ SPW_EXPORT void spw_store_close(struct spw_store *store);
  *
  * Return: 0; -EINVAL @len is 0; -ENOSPC the partition has less than @len bytes left: nothing is
  * stored; -ENOBUFS all requests or objects are in use (the slot of a freed object is reused once
- * the I/O thread has seen it). The request ends with 0; -ENOSPC, -EAGAIN, -EIO no drive is left
- * that takes it; -ENOBUFS fragmentation has used up the chunk descriptors; -EFAULT the kernel
+ * the I/O thread has seen it). The request ends with 0; -ENOSPC, -EAGAIN, -EIO no remaining drive
+ * accepts the write; -ENOBUFS fragmentation has used up the chunk descriptors; -EFAULT the kernel
  * cannot read @bytes; -ENOMEM it has no memory for the transfer; -ECANCELED.
  */
 SPW_EXPORT int spw_store_put(struct spw_store *store, const void *bytes, size_t len,
@@ -245,9 +247,10 @@ SPW_EXPORT int spw_store_putv(struct spw_store *store, const struct iovec vector
  * spw_store_put(): training state outlives the activations of a step, and a drive that mixes both
  * has to copy the state to make room.
  *
- * A get reads the copy whose drive will probably be first, and the other one if that fails; both
- * are verified. An urgent get prefers a local drive to one over a network. If fewer than two drives
- * in service have room, the object has one copy, which is logged and counted (chunks_single).
+ * A get reads the copy whose drive will probably answer first, and the other copy if that fails;
+ * whichever is read is verified. An urgent get prefers a local drive to one over a network. If
+ * fewer than two drives in service have room, the object has one copy, which is logged and counted
+ * (chunks_single).
  *
  * Return: as spw_store_put(); -EINVAL @copies.
  */
@@ -268,9 +271,9 @@ SPW_EXPORT int spw_store_put_copies(struct spw_store *store, const void *bytes, 
  *
  * With checksums, chunks that the range covers partly are read and verified whole.
  *
- * Return: 0; -ENOENT no such object; -ERANGE beyond its end; -ENOBUFS all requests are in use. The
- * request ends with 0; -EBADMSG the drive returned wrong bytes, with drive and block; -EIO,
- * -ENODEV; -ECANCELED.
+ * Return: 0; -ENOENT no such object; -ERANGE the range ends beyond the object; -ENOBUFS all
+ * requests are in use. The request ends with 0; -EBADMSG the drive returned wrong bytes, with drive
+ * and block; -EIO, -ENODEV; -ECANCELED.
  */
 SPW_EXPORT int spw_store_get(struct spw_store *store, spw_object object, uint64_t offset,
 			     void *bytes, size_t len, enum spw_class cls,
@@ -307,12 +310,11 @@ SPW_EXPORT int spw_store_getv(struct spw_store *store, spw_object object, uint64
  * @len:     of the range
  *
  * Computes, in the calling thread, the checksums of all chunks that the range touches, and compares
- * them with those of what was written. Different bytes are taken for the same with a chance of
- * 2^-64.
+ * them with those of the written bytes. Different bytes go unnoticed with a probability of 2^-64.
  *
- * Return: 1 the object has these bytes; 0 it has others in those chunks; -EINPROGRESS its put is in
- * flight; -ENOENT; -ERANGE; -EOPNOTSUPP the store was opened without checksums; or how its put
- * failed.
+ * Return: 1 the object has these bytes; 0 bytes differ in those chunks; -EINPROGRESS the object's
+ * put is in flight; -ENOENT; -ERANGE; -EOPNOTSUPP the store was opened without checksums; or the
+ * error of a failed put.
  */
 SPW_EXPORT int spw_store_holds(struct spw_store *store, spw_object object, const void *bytes,
 			       uint64_t offset, size_t len);
@@ -352,7 +354,8 @@ SPW_EXPORT int spw_request_test(struct spw_request *request);
  * @count:       of @requests
  * @timeout_ns:  negative: no limit
  *
- * Does not release it: spw_request_wait() or spw_request_test() does, and returns at once then.
+ * Does not release the request: call spw_request_wait() or spw_request_test(), which return at
+ * once.
  *
  * Return: the index of the first of @requests that has ended; -ETIMEDOUT.
  */
@@ -364,10 +367,10 @@ SPW_EXPORT int spw_request_wait_any(struct spw_request *const requests[], unsign
  * @store:       the store
  * @timeout_ns:  negative: no limit
  *
- * For a caller that got -ENOBUFS as all requests were in use, of whichever caller. Reserves none:
- * another thread may take it first. A request is in use until it has been waited for, or until its
- * notify has returned. In inline mode this does the work meanwhile, and does not wait if there is
- * none. Any thread may call it.
+ * For a caller that got -ENOBUFS because all requests were in use, by any caller. Reserves nothing:
+ * another thread may take the free request first. A request is in use until it has been waited for,
+ * or until its notify function has returned. In inline mode this does the store's work meanwhile,
+ * and returns if there is no work. Any thread may call it.
  *
  * Return: 0; -ETIMEDOUT all are still in use; -EPERM in a child of fork(2).
  */
@@ -388,15 +391,15 @@ SPW_EXPORT int spw_store_eventfd(struct spw_store *store);
  * spw_request_cancel - stop a request that has not been issued
  * @request:  still has to be waited for, or notifies, in either case
  *
- * Return: 0 nothing was issued: it ends with -ECANCELED; -EALREADY part of it was issued, or it has
- * ended.
+ * Return: 0 no part was issued: the request ends with -ECANCELED; -EALREADY part of it was issued,
+ * or it has ended.
  */
 SPW_EXPORT int spw_request_cancel(struct spw_request *request);
 
 /**
  * spw_request_raise - raise the priority of a read
- * @request:  not issued parts of it are served as @cls
- * @cls:      not lower than its own, or nothing changes
+ * @request:  those of its parts that were not issued yet are served as @cls
+ * @cls:      the new priority; if it is lower than the present one, nothing changes
  */
 SPW_EXPORT void spw_request_raise(struct spw_request *request, enum spw_class cls);
 
@@ -406,10 +409,10 @@ SPW_EXPORT void spw_request_raise(struct spw_request *request, enum spw_class cl
  * @notify:   as for spw_store_put()
  * @request:  the same
  *
- * What puts wrote that had ended before is on the medium then. Activations do not need it;
- * measurements do.
+ * When the request has ended, all puts that had ended before it was made are on the medium.
+ * Activations do not need that; measurements do.
  *
- * Return: 0; -ENOBUFS all requests are in use. The request ends with 0, or how a drive failed.
+ * Return: 0; -ENOBUFS all requests are in use. The request ends with 0, or the error of a drive.
  */
 SPW_EXPORT int spw_store_flush(struct spw_store *store, const struct spw_notify *notify,
 			       struct spw_request **request);
@@ -420,35 +423,36 @@ SPW_EXPORT int spw_store_flush(struct spw_store *store, const struct spw_notify 
 #define SPW_COMMIT_MIRRORED      2u
 
 /**
- * spw_store_commit - make a set of objects durable, instead of the set committed before
+ * spw_store_commit - make a set of objects durable, replacing the previous commit
  * @store:    the store
- * @objects:  their puts have ended well; restored in this order. They may be freed at once: the
- *            commit keeps their bytes
+ * @objects:  whose puts have succeeded; they will be restored in this order. They may be freed
+ *            afterwards: the commit keeps their bytes
  * @count:    of @objects
- * @number:   the caller's number for it, such as a step: above that of the commit before, and at
- *            most SPW_COMMIT_NUMBER_MAX
+ * @number:   the caller's number for the commit, such as a step: above that of the previous commit,
+ *            and at most SPW_COMMIT_NUMBER_MAX
  * @record:   any bytes to be kept with it; or NULL
  * @len:      of @record, up to SPW_COMMIT_RECORD_BYTES_MAX
- * @flags:    0, or of SPW_COMMIT_*. KEEP_PREVIOUS: the set before stays durable too, until
- *            spw_store_commit_release(), for one of several processes that each commit the same
- *            step; if one is kept already that one stays, and the last is replaced. MIRRORED: the
- *            set's description has two copies even if no object has
+ * @flags:    0, or of SPW_COMMIT_*. KEEP_PREVIOUS: the previous commit stays durable too, until
+ *            spw_store_commit_release(), for several processes that each commit the same step; if a
+ *            commit is kept already, it stays, and the last commit is replaced. MIRRORED: the
+ *            commit's manifest gets two copies even if no object has two
  *
- * Writes out the drives' volatile caches, then the set's description, then, on every drive, the
- * block that names it. A crash at any point leaves the set before or this one, complete. Blocks;
- * other threads may use the store meanwhile, but must not commit. Blocks of a committed object are
- * not reused before a later commit is durable, so the partition needs room for both.
+ * Flushes the drives' volatile caches, then writes the manifest, then, on every drive, the commit
+ * block that names it. A crash at any point leaves either the previous commit or this one,
+ * complete. Waits for the drives; other threads may use the store meanwhile, but must not commit.
+ * Blocks of a committed object are not reused before a later commit is durable, so the partition
+ * needs room for both.
  *
- * If all objects have two copies, one drive may fail at any time: the commit is made without it,
+ * If all objects have two copies, one drive may fail at any time: the commit succeeds without it,
  * and the partition can be opened without it.
  *
  * Return: 0; -EINVAL the number is not above the last, an object is given twice, or @flags; -E2BIG
- * the description does not fit; -ENOENT no such object; -EINPROGRESS a put is in flight; -EBUSY the
- * previous commit is kept, and this one does not keep it; -EROFS; -EOPNOTSUPP without checksums;
- * -ENOSPC, -ENOBUFS as a put; -EIO or another errno: a drive that has part of it, and is named,
- * could not write or flush, or was cut off since the store was opened. After an error the set
- * before is durable still, or this one if its block was written all the same, or at least the one
- * that is kept; the blocks of all stay until a commit succeeds.
+ * the manifest is too large; -ENOENT no such object; -EINPROGRESS a put is in flight; -EBUSY the
+ * previous commit is kept, and @flags lack KEEP_PREVIOUS; -EROFS; -EOPNOTSUPP without checksums;
+ * -ENOSPC, -ENOBUFS as a put; -EIO or another errno: a drive with part of the commit, which the
+ * message names, could not write or flush, or was cut off since the store was opened. After an
+ * error the previous commit is still durable, or this one if its block did reach a drive, or at
+ * least the kept one; the blocks of all of them are not reused until a commit succeeds.
  */
 SPW_EXPORT int spw_store_commit(struct spw_store *store, const spw_object objects[], uint32_t count,
 				uint64_t number, const void *record, size_t len, unsigned flags);
@@ -457,16 +461,17 @@ SPW_EXPORT int spw_store_commit(struct spw_store *store, const spw_object object
  * spw_store_commit_release - release the previous commit that was kept
  * @store:  the store
  *
- * Makes it unfindable, then reuses its space. Blocks.
+ * Erases its commit block, then frees its space. Waits for the drives.
  *
- * Return: 0; how a drive failed: it is kept still.
+ * Return: 0; or the error of a drive: the commit is still kept.
  */
 SPW_EXPORT int spw_store_commit_release(struct spw_store *store);
 
 /**
  * spw_store_committed - what is durable now
  * @store:  the store
- * @info:   set: the commit that was restored when the store was opened, or the last one since
+ * @info:   set: the commit that was restored when the store was opened, or the last commit made
+ *          since
  * @size:   sizeof *@info
  *
  * Return: 0; -ENODATA no commit.
@@ -475,7 +480,7 @@ SPW_EXPORT int spw_store_committed(struct spw_store *store, struct spw_commit_in
 				   size_t size);
 
 /**
- * spw_store_committed_record - copy the record that was given with the commit
+ * spw_store_committed_record - copy the record that was passed to the commit
  * @store:   the store
  * @record:  set
  * @len:     of the record: info.record_bytes
@@ -491,8 +496,8 @@ SPW_EXPORT int spw_store_committed_record(struct spw_store *store, void *record,
  * @lens:     set to the length of each in bytes; or NULL
  * @count:    info.objects
  *
- * They are the caller's, as those of puts, and have to be freed. Later commits do not change the
- * result.
+ * The objects belong to the caller and have to be freed, like those of puts. Later commits do not
+ * change the result.
  *
  * Return: 0; -ENODATA no commit was restored; -ERANGE @count differs.
  */
@@ -509,25 +514,26 @@ SPW_ABI(struct spw_scrub_drive, reserved, 32, 48);
 
 struct spw_scrub {
 	size_t size;
-	uint64_t runs;        /* of bytes: chunks, or parts of them */
-	uint64_t runs_single; /* of these, how many have one copy alone */
-	uint64_t runs_lost;   /* of which no copy is good, or there */
+	uint64_t runs;        /* runs of bytes, which are chunks or parts of them */
+	uint64_t runs_single; /* runs that have only one copy */
+	uint64_t runs_lost;   /* runs without any intact copy */
 	struct spw_scrub_drive drive[SPW_DRIVES_MAX];
 };
 SPW_ABI(struct spw_scrub, drive, 32, 3104);
 
 /**
- * spw_store_scrub - read and verify every copy of what is committed, and repair bad ones
- * @store:    just opened: nothing else may be in flight; may be opened read-only
- * @go_on:    called now and then, in any thread, one at a time; false ends the scrub; or NULL
+ * spw_store_scrub - read and verify every copy of the committed objects, and repair bad copies
+ * @store:    just opened, without other requests in flight; may be opened read-only
+ * @go_on:    called from time to time, in any thread, by one thread at a time; returning false ends
+ *            the scrub; or NULL
  * @context:  of @go_on
  * @found:    set, whatever is returned
  * @size:     sizeof *@found
  *
  * Rewrites a bad copy in place with the bytes of the good one. Reads all drives at the same time.
  *
- * Return: 0 all copies are good now; -EBADMSG some are not, which are logged; -ENODATA no commit;
- * -ECANCELED by @go_on; -ENOMEM; -EPERM in a child of fork(2).
+ * Return: 0 all copies are good now; -EBADMSG some are not: see the log; -ENODATA no commit;
+ * -ECANCELED @go_on returned false; -ENOMEM; -EPERM in a child of fork(2).
  */
 SPW_EXPORT int spw_store_scrub(struct spw_store *store,
 			       bool (*go_on)(void *context, uint64_t done_bytes,
@@ -535,18 +541,19 @@ SPW_EXPORT int spw_store_scrub(struct spw_store *store,
 			       void *context, struct spw_scrub *found, size_t size);
 
 /**
- * spw_store_resilver - create missing second copies of what is committed
+ * spw_store_resilver - create missing second copies of the committed objects
  * @store:    just opened: spw_store_committed_objects() returns other objects afterwards
- * @go_on:    called now and then; false ends it; or NULL
+ * @go_on:    called from time to time; returning false ends the operation; or NULL
  * @context:  of @go_on
  *
  * A commit that was made while a drive was missing, full or retired has single copies. These are
- * read, put in two copies, and committed once more under the same number. Needs room for what is
- * copied. It cannot know whether two copies are wanted: a commit without a mirror gets one.
+ * read, put with two copies, and committed once more under the same number. Needs space for the
+ * copied objects. A commit does not record whether two copies were wanted: one that never had a
+ * mirror gets one.
  *
- * Return: 0 all has two copies; -ENOSPC, -ECANCELED, or how a get or a put failed: what was copied
- * before has two; -ENODATA no commit; -EBUSY a commit was made since; -EROFS; -ENOMEM; -EPERM in a
- * child of fork(2); or as spw_store_commit().
+ * Return: 0 all objects have two copies; -ENOSPC, -ECANCELED, or the error of a get or put: the
+ * objects copied before that have two; -ENODATA no commit; -EBUSY a commit was made since the store
+ * was opened; -EROFS; -ENOMEM; -EPERM in a child of fork(2); or as spw_store_commit().
  */
 SPW_EXPORT int spw_store_resilver(struct spw_store *store,
 				  bool (*go_on)(void *context, uint64_t done_bytes,
@@ -554,15 +561,16 @@ SPW_EXPORT int spw_store_resilver(struct spw_store *store,
 				  void *context);
 
 /**
- * spw_store_trim - discard the free blocks of the partition, on drives that can
+ * spw_store_trim - discard the free blocks of the partition, on drives that support it
  * @store:    the store
  * @notify:   as for spw_store_put()
  * @request:  the same
  *
- * One batch, best at the end of a step: discards block the I/O thread.
+ * Discards one batch of extents; call it at the end of a step, because discards block the I/O
+ * thread.
  *
- * Return: 0; -EROFS; -ENOBUFS all requests are in use. The request ends with 0, or how a drive
- * failed.
+ * Return: 0; -EROFS; -ENOBUFS all requests are in use. The request ends with 0, or the error of
+ * a drive.
  */
 SPW_EXPORT int spw_store_trim(struct spw_store *store, const struct spw_notify *notify,
 			      struct spw_request **request);
@@ -572,8 +580,8 @@ SPW_EXPORT int spw_store_trim(struct spw_store *store, const struct spw_notify *
  * @store:  the store
  * @drive:  its index
  *
- * It gets new chunks from now on; what is on it stays valid. The next failed write retires it
- * again.
+ * The drive gets new chunks from now on; the chunks on it stay valid. The next failed write retires
+ * the drive again.
  *
  * Return: 0; -EINVAL no such drive; -EALREADY it is in service.
  */
@@ -582,7 +590,7 @@ SPW_EXPORT int spw_store_revive(struct spw_store *store, unsigned drive);
 /**
  * spw_store_poll - inline mode: make progress
  * @store:  in inline mode
- * @wait:   until a request ends
+ * @wait:   true: wait until a request ends
  *
  * Return: how many requests ended; -EINVAL the store has an I/O thread; -EPERM in a child of
  * fork(2).
@@ -610,7 +618,8 @@ SPW_EXPORT int spw_store_alloc(struct spw_store *store, size_t len, void **memor
 SPW_EXPORT void spw_store_release(struct spw_store *store, void *memory);
 
 /**
- * spw_store_arena - the whole arena, to be pinned for a device that copies to and from it
+ * spw_store_arena - get the whole arena, so that it can be pinned for a device that copies to and
+ * from it
  * @store:   the store
  * @memory:  set; valid until the store is closed
  * @len:     set, in bytes
@@ -625,18 +634,18 @@ SPW_EXPORT int spw_store_arena(struct spw_store *store, void **memory, size_t *l
  * @memory:  at any address; all of it is locked in memory (RLIMIT_MEMLOCK)
  * @len:     in bytes; at most 64 ranges are registered at once: prefer few large ones
  *
- * Registered once, its pages are not pinned and mapped for each transfer, and controllers behind
- * vfio reach it without a copy. Nothing else changes: puts and gets take any memory as before, and
- * still copy what drives cannot take unaligned. A refusal of the kernel or the backend, for want of
- * locked memory (ulimit -l) or because the memory is a file's, is logged and counted, but not an
- * error. Blocks; not to be called from a notify.
+ * Pages of registered memory are not pinned and mapped again for each transfer, and controllers
+ * behind vfio access them without a copy. Nothing else changes: puts and gets accept any memory as
+ * before, and still copy memory that is not aligned as the drives need. If the kernel or the
+ * backend refuses, for lack of locked memory (ulimit -l) or because the memory belongs to a file,
+ * that is logged and counted, but not an error. Blocks; must not be called from a notify function.
  *
- * Unregister memory before it is unmapped or remapped: the kernel keeps the former pages, and
- * transfers would use those. Memory that a child of fork(2) shares stays the parent's.
+ * Unregister memory before it is unmapped or remapped: the kernel keeps the old pages, and
+ * transfers would use them. In a child of fork(2) the registration remains the parent's.
  *
- * Return: 0, whether it helps or not: see registered_bytes and registrations_refused; -EINVAL no
- * memory; -EEXIST it overlaps the arena or a registered range; -ENOBUFS 64 ranges are registered;
- * -EPERM in a child of fork(2).
+ * Return: 0, even if registering was refused: see registered_bytes and registrations_refused;
+ * -EINVAL no memory; -EEXIST it overlaps the arena or a registered range; -ENOBUFS 64 ranges are
+ * registered; -EPERM in a child of fork(2).
  */
 SPW_EXPORT int spw_store_register(struct spw_store *store, void *memory, size_t len);
 
@@ -645,16 +654,16 @@ SPW_EXPORT int spw_store_register(struct spw_store *store, void *memory, size_t 
  * @store:   the store
  * @memory:  the address that was registered
  *
- * Never waits for a drive. When all requests with that memory have ended it succeeds, except after
- * a write that missed its deadline, until the drive has answered. Requests that have not been
- * issued yet go on as with any memory.
+ * Never waits for a drive. Succeeds if all requests with that memory have ended, except that a
+ * write that missed its deadline keeps the memory in use until the drive has answered. Requests
+ * that have not been issued yet use it as unregistered memory.
  *
  * Return: 0; -EBUSY a transfer with it is in flight, with the drive in spw_last_error(); -ENOENT no
  * registered memory begins there; -EPERM in a child of fork(2).
  */
 SPW_EXPORT int spw_store_unregister(struct spw_store *store, void *memory);
 
-/* What all users of this handle have moved, and what is in flight. */
+/* Bytes transferred and in flight, over all threads that use the store. */
 struct spw_store_traffic {
 	uint64_t bytes_put, bytes_got; /* as in spw_store_stats */
 	uint64_t bytes_in_flight;      /* of puts and gets that have not ended */
@@ -662,30 +671,30 @@ struct spw_store_traffic {
 };
 SPW_ABI(struct spw_store_traffic, reserved, 24, 32);
 
-/* A time, before a drive was measured. */
+/* Value of put_ns and get_ns before a drive was measured. */
 #define SPW_PRESSURE_UNKNOWN UINT64_MAX
 
 struct spw_store_pressure {
 	size_t size;
 	uint64_t put_bytes;              /* of puts that have not ended */
-	uint64_t get_bytes[SPW_CLASSES]; /* of gets, by the class with which they were asked for */
-	/* of all drives, moving average while busy; 0: not measured yet */
+	uint64_t get_bytes[SPW_CLASSES]; /* of gets, by their class */
+	/* bandwidth of all drives, a moving average while they are busy; 0: not measured yet */
 	uint64_t put_bytes_per_second, get_bytes_per_second;
 	/*
-	 * until such a request of @len bytes would have ended; or SPW_PRESSURE_UNKNOWN. A put in
-	 * two copies counts once, and takes twice that
+	 * time until such a request of @len bytes would have ended; or SPW_PRESSURE_UNKNOWN. A put
+	 * with two copies takes twice as long
 	 */
 	uint64_t put_ns, get_ns[SPW_CLASSES];
-	uint32_t in_flight, depth; /* transfers that the drives have, and can have at once */
+	uint32_t in_flight, depth; /* transfers in flight on the drives, and the most possible */
 };
 SPW_ABI(struct spw_store_pressure, depth, 92, 96);
 
-/* Latencies by powers of two: the first count is up to 2^14 ns, the last for all longer ones. */
+/* Latencies by powers of two: the first counts up to 2^14 ns, the last all longer ones. */
 #define SPW_LATENCY_COUNTS    17u
 #define SPW_LATENCY_FIRST_LOG 14u
 
 struct spw_latencies {
-	uint64_t counts[SPW_LATENCY_COUNTS]; /* each of its own range only */
+	uint64_t counts[SPW_LATENCY_COUNTS]; /* not cumulative: each counts its own range */
 	uint64_t sum_ns;
 };
 SPW_ABI(struct spw_latencies, sum_ns, 136, 144);
@@ -700,13 +709,13 @@ struct spw_drive_stats {
 	uint32_t in_flight, in_flight_max, depth;
 	uint64_t write_bytes_per_second, read_bytes_per_second; /* moving average while busy */
 	uint64_t timeouts;
-	/* of what ended in about the last half second of traffic; 0: none of that kind */
+	/* of transfers that ended in about the last half second of traffic; 0: there were none */
 	uint64_t read_latency_ns_p50, read_latency_ns_p99, write_latency_ns_p50,
 		write_latency_ns_p99;
-	/* of write_errors: the file system or the thin volume under it was full */
+	/* the part of write_errors because the file system or thin volume below was full */
 	uint64_t writes_no_space;
-	bool full; /* retired for that: tried again every second */
-	/* since open, but for those of the last half second */
+	bool full; /* retired because it was full: tried again every second */
+	/* since open, except for the last half second */
 	struct spw_latencies read_latencies, write_latencies;
 };
 SPW_ABI(struct spw_drive_stats, write_latencies, 576, 720);
@@ -714,10 +723,10 @@ SPW_ABI(struct spw_drive_stats, write_latencies, 576, 720);
 /**
  * spw_store_stats - read the counters
  * @store:  the store
- * @stats:  set: each value is of one instant, but not all of the same
+ * @stats:  set; each value is exact, but they are not all of the same instant
  * @size:   sizeof *@stats
  *
- * Any thread. Sums over the drives; for each request use spw_store_traffic().
+ * Any thread. Sums up all drives; to call for each request, spw_store_traffic() is cheaper.
  */
 SPW_EXPORT void spw_store_stats(struct spw_store *store, struct spw_store_stats *stats,
 				size_t size);
@@ -732,15 +741,15 @@ SPW_EXPORT void spw_store_stats(struct spw_store *store, struct spw_store_stats 
 SPW_EXPORT void spw_store_traffic(struct spw_store *store, struct spw_store_traffic *traffic);
 
 /**
- * spw_store_pressure - how much is in flight, and how long more of it would take
+ * spw_store_pressure - how many bytes are in flight, and how long a further request would take
  * @store:     the store
- * @len:       bytes that would be put, or got, now
+ * @len:       length of the further put or get
  * @pressure:  set
  * @size:      sizeof *@pressure
  *
  * To choose whether to put now or later, to wait or to recompute. Reads counters, takes no lock,
- * and does no I/O. The times are valid while the drives stay as fast as they were lately, and no
- * other requests come: reads go before writes, and more urgent ones before others.
+ * and does no I/O. The times assume that the drives stay as fast as they were lately, and that no
+ * other requests are made: reads overtake writes, and more urgent reads overtake others.
  */
 SPW_EXPORT void spw_store_pressure(struct spw_store *store, uint64_t len,
 				   struct spw_store_pressure *pressure, size_t size);
@@ -762,18 +771,18 @@ SPW_EXPORT int spw_store_drive_stats(struct spw_store *store, unsigned drive,
  * @store:  the store
  * @steps:  copied
  *
- * Seen by spw_status_read() after the next refresh of the page. A cache calls this in each step; of
- * several caches, the last one is seen.
+ * spw_status_read() returns them after the next refresh of the page. A cache calls this in each
+ * step; of several caches, the last caller's counters are published.
  */
 SPW_EXPORT void spw_store_publish_steps(struct spw_store *store,
 					const struct spw_cache_stats *steps);
 
 /**
- * spw_store_ranks - what the other ranks of the store have published of their steps
+ * spw_store_ranks - the step counters that other ranks of the store have published
  * @store:       the store
  * @age_max_ns:  skip ranks whose status page was refreshed longer ago; it is refreshed during
  *               traffic
- * @see:         called for each of them, before this returns
+ * @see:         called for each such rank, before this returns
  * @context:     of @see
  *
  * The figures come from other processes: @see must check them.

@@ -4,19 +4,19 @@
  * replay it and to plan
  *
  * A trace is a file of JSON lines: a header, then one object per call of the cache. docs/TRACES.md
- * says what each means. A path that ends in .gz is compressed; reading finds that out by itself.
+ * describes them. A trace whose path ends in .gz is written compressed; reading recognizes
+ * compressed files.
  *
  * Contract
- *   Threads    A writer takes events from any thread, and stamps them in the order in which it took
- *              them. A thread of its own writes the file, so that no event waits for a disk; what
- *              is not written yet is held in memory. A trace that has been read is constant: any
- *              thread may look at it.
+ *   Threads    A writer accepts events from any thread, and orders them by the time of the call.
+ *              Its own thread writes the file, so that events never wait for a disk; until then
+ *              they are in memory. A trace that was read is constant: any thread may use it.
  *   Memory     Events are copied. A writer remembers each storage and each tensor that it has
  *              numbered, 16 to 64 bytes each: record some steps, not a week.
- *   Errors     Writing never fails what is recorded: the first failure ends the recording, and
- *              spw_trace_finish() returns it. Reading trusts nothing: each error names the file,
- *              the line and what is wrong with it. 0 or a negative errno otherwise;
- *              spw_last_error() has the words.
+ *   Errors     A failed write never disturbs the cache: the first failure ends the recording, and
+ *              spw_trace_finish() returns it. Reading checks everything: an error names the file,
+ *              the line and what is wrong with it. Functions return 0 or a negative errno, with a
+ *              message in spw_last_error().
  */
 #ifndef SPILLWAY_TRACE_H
 #define SPILLWAY_TRACE_H
@@ -43,20 +43,20 @@ enum spw_trace_kind {
 	SPW_TRACE_SCOPE_ENTER,
 	SPW_TRACE_SCOPE_LEAVE,
 	SPW_TRACE_OFFER,
-	SPW_TRACE_TAKE,   /* stamped when it ended; it began wait_ns before */
-	SPW_TRACE_RETURN, /* of the lease that a take of @tensor gave */
+	SPW_TRACE_TAKE,   /* the time is that of its end; it began wait_ns earlier */
+	SPW_TRACE_RETURN, /* of the lease that a take of the tensor returned */
 	SPW_TRACE_RELEASE,
-	/* compute was throttled for wait_ns, until then; see spw_cache_hold_back() */
+	/* end of throttling compute for wait_ns; see spw_cache_hold_back() */
 	SPW_TRACE_HOLD,
-	/* a scope was recomputed for wait_ns, until then; see spw_cache_again_begin() */
+	/* end of recomputing a scope for wait_ns; see spw_cache_again_begin() */
 	SPW_TRACE_AGAIN,
 };
 
-/* What the caller asked for, and what the cache did. */
+/* The caller's hint. */
 enum spw_trace_hint {
 	SPW_TRACE_HINT_NONE,
 	SPW_TRACE_HINT_KEEP,
-	SPW_TRACE_HINT_SPILL, /* by earlier versions: spill it in any case; replayed as none */
+	SPW_TRACE_HINT_SPILL, /* written by earlier versions: spill in any case; replayed as NONE */
 	SPW_TRACE_HINT_PIN,
 };
 
@@ -66,9 +66,9 @@ enum spw_trace_result {
 	SPW_TRACE_RESULT_DEDUP,
 };
 
-/* The fields below the kind are 0 unless said. */
+/* One call of the cache. Fields that do not belong to its kind are 0. */
 struct spw_trace_event {
-	uint64_t ns; /* since the writer was made; set by the writer */
+	uint64_t ns; /* time since the writer was created; set by the writer */
 	enum spw_trace_kind kind;
 
 	/* STAGE */
@@ -94,7 +94,7 @@ struct spw_trace_event {
 	/* OFFER, TAKE: the part of the storage */
 	uint64_t offset_bytes, len_bytes;
 
-	/* TAKE: how long it waited for I/O; HOLD, AGAIN: how long the model stood still */
+	/* TAKE: time waited for I/O; HOLD, AGAIN: time that compute was throttled, or recomputed */
 	uint64_t wait_ns;
 	uint64_t reserved[2];
 };
@@ -114,7 +114,7 @@ SPW_EXPORT int spw_trace_create(const char *path, const char *model,
 /**
  * spw_trace_write - record an event
  * @writer:  the writer
- * @event:   copied; its time is replaced by the present one
+ * @event:   copied; its time is set to the present time
  *
  * Any thread. Does not wait for the file; costs about as much as printing the event to memory. A
  * failure is reported by spw_trace_finish().
@@ -123,17 +123,18 @@ SPW_EXPORT void spw_trace_write(struct spw_trace_writer *writer,
 				const struct spw_trace_event *event);
 
 /**
- * spw_trace_finish - write what is left, close the file and free the writer
+ * spw_trace_finish - write the remaining events, close the file and free the writer
  * @writer:  no longer in use by any thread; or NULL
  *
- * Return: 0; or the first failure since the writer was created: -ENOSPC, -EIO, -ENOMEM. The file
- * ends early then.
+ * Return: 0; or the first failure since the writer was created: -ENOSPC, -EIO, -ENOMEM. After a
+ * failure the file ends early.
  */
 SPW_EXPORT int spw_trace_finish(struct spw_trace_writer *writer);
 
-/* A recording in memory. */
+/* A trace in memory. */
 struct spw_trace {
-	const char *model;                    /* as given when it was made, or "" */
+	/* the description given to spw_trace_create(), or "" */
+	const char *model;
 	const struct spw_trace_event *events; /* in the order of their times */
 	uint32_t count;
 	uint32_t steps; /* SPW_TRACE_STEP events */

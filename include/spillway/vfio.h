@@ -4,18 +4,19 @@
  * to vfio-pci and back
  *
  * Contract
- *   Threads    Every function may be called from any thread; none keeps anything between calls.
+ *   Threads    Every function may be called from any thread; they keep no state between calls.
  *   Safety     Nothing is written to a drive. spw_vfio_bind() takes a controller from the kernel
- *              only while no namespace of it is mounted, held, swapped on or in use by a store,
- *              partitions and other paths to the same drive included, and never one that carries
- *              what spw_format() would not overwrite unless forced. A refusal changes nothing; what
- *              fails half-way is put back.
+ *              only while no namespace of it is mounted, claimed, swapped on or in use by a store,
+ *              including partitions and other paths to the same drive, and, unless forced, never
+ *              one with data that spw_format() would not overwrite. A refusal changes nothing; a
+ *              failure half-way is undone.
  *   Names      A controller is named by its PCI address: "0000:3d:00.0", "3d:00.0". A namespace
  *              behind one that is bound to vfio-pci is a device named "pci:0000:3d:00.0/1",
  *              wherever a device is named.
  *   Errors     0 or a count, or a negative errno, with the device, the cause and the remedy in
  *              spw_last_error().
- *   Structs    The caller sets the size of a struct before the call; 0 is taken as this library's.
+ *   Structs    The caller sets the size of a struct before the call; 0: the size in this version of
+ *              the library.
  */
 #ifndef SPILLWAY_VFIO_H
 #define SPILLWAY_VFIO_H
@@ -32,10 +33,10 @@ extern "C" {
 
 #define SPW_VFIO_OBSTACLES_MAX 12u
 
-/* A reason against it, with the remedy. */
+/* A reason why a controller cannot be bound or driven, with the remedy. */
 struct spw_vfio_obstacle {
-	int error; /* what spw_vfio_bind(), or opening it, returns for it */
-	/* it prevents spw_vfio_bind(); else only driving the controller afterwards */
+	int error; /* the errno that spw_vfio_bind(), or opening the device, returns for it */
+	/* it prevents spw_vfio_bind(); if false, only driving the controller afterwards */
 	bool of_bind;
 	uint8_t reserved[3];
 	char text[320];
@@ -46,23 +47,24 @@ struct spw_vfio_probe_info {
 	size_t size;
 	char address[16]; /* "0000:3d:00.0" */
 	char driver[32];  /* "nvme", "vfio-pci"; "": none */
-	char model[64];   /* as long as the kernel drives it, and so the serial number; else "" */
+	/* model and serial number are known while the kernel drives it; else "" */
+	char model[64];
 	char serial[64];
 	char block_devices[256]; /* "/dev/nvme0n1, /dev/nvme0n2"; "" behind vfio-pci */
 	int32_t iommu_group;     /* -1: none */
 	int32_t numa_node;       /* -1: unknown or none */
-	bool bindable;           /* spw_vfio_bind() without force would take it */
+	bool bindable;           /* spw_vfio_bind() would bind it without force */
 	bool ready;              /* bound to vfio-pci, and without obstacles */
 	uint32_t obstacles;
 	struct spw_vfio_obstacle obstacle[SPW_VFIO_OBSTACLES_MAX];
 	/*
-	 * how this user's process would reach it: "iommufd", "group"; "": not known before vfio is
-	 * loaded
+	 * how a process of this user would access it: "iommufd", "group"; "": unknown before the
+	 * vfio modules are loaded
 	 */
 	char way[16];
-	/* why by its group and not by iommufd, with the remedy: no obstacle */
+	/* if way is "group": why not iommufd, with the remedy; not an obstacle */
 	char not_iommufd[256];
-	/* "/dev/vfio/devices/vfio0", for iommufd; "": it is not bound, or the kernel has none */
+	/* "/dev/vfio/devices/vfio0", for iommufd; "": not bound, or the kernel has no such node */
 	char device_node[192];
 };
 SPW_ABI(struct spw_vfio_probe_info, device_node, 4664, 4856);
@@ -70,16 +72,16 @@ SPW_ABI(struct spw_vfio_probe_info, device_node, 4664, 4856);
 struct spw_vfio_bind_opts {
 	size_t size;
 	/*
-	 * take a controller although a namespace carries a signature; never one in use; default
+	 * bind a controller even if a namespace has a signature, but never one in use; default
 	 * false
 	 */
 	bool force;
-	bool dry_run; /* examine and claim, then let go; default false */
+	bool dry_run; /* examine and claim the controller, then release it; default false */
 	struct spw_log log;
 	/*
-	 * Refuse a controller that shares its IOMMU group with any device but bridges, even if it
-	 * is bound already: before another user gets the group's node, which gives access to all
-	 * devices of the group that vfio-pci has; default false
+	 * Refuse a controller that shares its IOMMU group with other devices than bridges, even if
+	 * it is bound already. Use it before giving another user the group's node, which gives
+	 * access to all devices of the group that vfio-pci drives; default false
 	 */
 	bool alone;
 };
@@ -101,7 +103,7 @@ SPW_EXPORT void spw_vfio_bind_opts_init(struct spw_vfio_bind_opts *opts, size_t 
 SPW_EXPORT int spw_vfio_list(char ***addresses);
 
 /**
- * spw_vfio_examine - examine one controller, and what prevents driving it from a process
+ * spw_vfio_examine - examine one controller, and find what prevents a process from driving it
  * @address:     its PCI address
  * @controller:  set on success; its size field must be set
  *
@@ -118,10 +120,10 @@ SPW_EXPORT int spw_vfio_examine(const char *address, struct spw_vfio_probe_info 
  * @address:  its PCI address
  * @opts:     or NULL for the defaults
  *
- * Its block devices go away; their contents stay. Claims all namespaces, as spw_format() claims a
- * drive, until the kernel's driver has released them. Loads no module. Leaves a controller alone
- * that is bound already. The contents of a controller that has no driver cannot be examined: it is
- * taken without a check.
+ * The controller's block devices disappear; their contents are not changed. All namespaces stay
+ * claimed, as by spw_format(), until the kernel's driver has released them. Loads no module. Does
+ * nothing if the controller is bound already. The contents of a controller without a driver cannot
+ * be examined: it is bound without a check.
  *
  * Return: 0; -EBUSY a namespace or partition is in use, another driver uses the device, the kernel
  * reaches a namespace through another controller too, or other devices share the IOMMU group;
@@ -136,10 +138,10 @@ SPW_EXPORT int spw_vfio_bind(const char *address, const struct spw_vfio_bind_opt
  * @address:  its PCI address
  * @log:      or NULL
  *
- * Does not wait for its block devices, which appear some time later. Leaves a controller alone that
- * vfio-pci does not have.
+ * Does not wait for its block devices, which appear some time later. Does nothing if the controller
+ * is not bound to vfio-pci.
  *
- * Return: 0; -EBUSY a process drives it, or another driver has it; -ENODEV no kernel driver takes
+ * Return: 0; -EBUSY a process drives it, or another driver has it; -ENODEV no kernel driver accepts
  * it; or as spw_vfio_examine().
  */
 SPW_EXPORT int spw_vfio_unbind(const char *address, const struct spw_log *log);

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * spillway/wear.h - how long a drive lasts at a write rate
+ * spillway/wear.h - spw_wear(): how long a drive lasts at a write rate
  *
- * The only place that computes this: `spillway plan` and `top`, the metrics, the report of a
- * training run and the cache's limit all use it.
+ * Used by `spillway plan` and `top`, the metrics, the report of a training run and the cache's
+ * write limit.
  *
  *   left        With a rating: the rating, less the percentage that the drive reports as used.
- *               Without one: extrapolated from what was written for that percentage. Drives round
- *               it, so one percent more is taken as used, which gives a lower bound; less than one
- *               percent is not enough to extrapolate from.
- *   years       What is left, at the given rate.
+ *               Without a rating: extrapolated from the bytes written and the percentage used. As
+ *               drives round the percentage, one percent is added, which gives a lower bound; from
+ *               less than one percent it cannot be extrapolated.
+ *   years       How long the bytes left last at the given rate.
  *
  * Contract
- *   Threads    Any thread; nothing is kept between calls.
- *   Safety     A drive is asked for its health page, as by spw_nvme_info(), and nothing else.
+ *   Threads    Any thread; no state is kept between calls.
+ *   Safety     Only reads the drive's health page, like spw_nvme_info().
  *   Trust      A drive's health data cannot be verified.
  *   Errors     0, or -EINVAL with spw_last_error(). A drive that cannot be asked is not
  *              an error.
@@ -36,22 +36,23 @@ extern "C" {
 
 enum spw_wear_basis {
 	SPW_WEAR_UNKNOWN, /* the endurance of the drive is not known: see reason */
-	SPW_WEAR_HEALTH,  /* what its health page says is written and used */
-	SPW_WEAR_RATING,  /* the rating given, less what the health page says is used */
-	/* the rating given, as of a new drive: the health page cannot be read, see reason */
+	SPW_WEAR_HEALTH,  /* from the bytes written and percentage used on the health page */
+	SPW_WEAR_RATING,  /* the rating given, less the percentage used on the health page */
+	/* the rating given, as for a new drive: the health page cannot be read, see reason */
 	SPW_WEAR_RATING_ALONE,
 };
 
 struct spw_wear {
 	size_t size;
 	enum spw_wear_basis basis;
-	bool has_health;          /* the next two are known */
-	uint32_t percentage_used; /* 100 and above: used up */
-	double life_bytes;        /* written in the life of the drive by any program */
-	double left_bytes;        /* that it may still be written; if the basis is known */
+	bool has_health;          /* percentage_used and life_bytes are known */
+	uint32_t percentage_used; /* 100 and above: worn out */
+	double life_bytes;        /* bytes written since the drive was new, by any program */
+	double left_bytes;        /* bytes that may still be written; if the basis is known */
 	double bytes_per_day;     /* the rate given */
-	double years;             /* until they are; below 0: unknown, or nothing is written */
-	char reason[256];         /* why the health page, or what is left, is not known; or "" */
+	/* until left_bytes are written; below 0: unknown, or nothing is written */
+	double years;
+	char reason[256]; /* why the health page, or left_bytes, is unknown; or "" */
 };
 SPW_ABI(struct spw_wear, reason, 56, 312);
 
