@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/arena.c - DMA memory: huge pages, cut into granules, first fit
+ * engine/arena.c - spw_arena_open(): DMA memory on huge pages, allocated in granules, first fit
  *
  * Invariants, cited by asserts and tests
- *   ARENA-1  A granule's bit in used is set if and only if it belongs to an allocation, or lies
- *            beyond the arena's end.
+ *   ARENA-1  A granule's bit in used is set if and only if the granule belongs to an allocation, or
+ *            lies beyond the arena's end.
  *   ARENA-2  run_lengths is non-zero at the first granule of each allocation and nowhere else.
  *   ARENA-3  No granule below lowest_free is free.
  *   ARENA-4  bytes_used is the length of all allocations, in whole granules.
@@ -24,9 +24,9 @@
 #include "util/util.h"
 
 #define GRANULES_MAX (1u << 30) /* 64 TiB */
-#define NODES_MAX    1024u      /* the most that Linux is built for */
+#define NODES_MAX    1024u      /* the largest CONFIG_NODES_SHIFT of Linux */
 
-/* What older headers do not have. */
+/* Missing in older headers. */
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -47,7 +47,7 @@ static char *map(uint64_t len_bytes, int flags)
 	return base == MAP_FAILED ? NULL : base;
 }
 
-/* Map with one huge page to spare and cut off what lies before and after the aligned range. */
+/* Map one huge page too many, and unmap what lies before and after the aligned range. */
 static char *map_aligned(uint64_t len_bytes)
 {
 	char *raw = map(len_bytes + SPW_HUGE_PAGE_BYTES, MAP_NORESERVE);
@@ -71,7 +71,7 @@ static bool transparent_pages_are_on(void)
 	       !strstr(text, "[never]");
 }
 
-/* Preferred, not strict: memory on the wrong node is slow, none at all is a failed step. */
+/* Preferred, not strict: memory on another node is slow, but without memory the step would fail. */
 static void prefer_node(char *base, uint64_t len_bytes, const struct spw_arena_opts *opts)
 {
 	unsigned long nodes[NODES_MAX / LONG_BIT] = {0};
@@ -88,8 +88,8 @@ static void prefer_node(char *base, uint64_t len_bytes, const struct spw_arena_o
 }
 
 /*
- * Huge pages are populated at once: where the cgroup may not have the reserved ones, the first
- * access would be SIGBUS. Return: NULL, with errno.
+ * Populate huge pages at once: if the cgroup may not use the reserved pages, the first access would
+ * raise SIGBUS. Return: the memory; NULL, with errno.
  */
 static char *map_huge(uint64_t len_bytes, const struct spw_arena_opts *opts)
 {
@@ -99,7 +99,7 @@ static char *map_huge(uint64_t len_bytes, const struct spw_arena_opts *opts)
 	if (!base)
 		return NULL;
 	prefer_node(base, len_bytes, opts);
-	/* EINVAL: Linux before 5.14 cannot be asked. */
+	/* EINVAL: Linux before 5.14 does not know MADV_POPULATE_WRITE. */
 	if (madvise(base, len_bytes, MADV_POPULATE_WRITE) == 0 || errno == EINVAL)
 		return base;
 	error = errno;
@@ -189,7 +189,7 @@ int spw_arena_open(const struct spw_arena_opts *user_opts, struct spw_arena **ou
 	ret = map_pages(arena, &opts);
 	if (ret)
 		goto fail;
-	/* A drive writes here: no child of fork(2) shares these pages, or has them copied. */
+	/* Drives write to these pages, so children of fork(2) must not share or copy them. */
 	(void)madvise(arena->base, arena->len_bytes, MADV_DONTFORK);
 	SPW_POISON(arena->base, arena->len_bytes);
 	*out = arena;
@@ -213,7 +213,7 @@ void spw_arena_close(struct spw_arena *arena)
 	free(arena);
 }
 
-/* The first granule from @from on whose bit is @set; arena->granules when there is none. */
+/* The first granule at or after @from whose bit is @set; arena->granules if there is none. */
 static uint32_t find_bit(const struct spw_arena *arena, uint32_t from, bool set)
 {
 	uint64_t flip = set ? 0 : ~UINT64_C(0);
@@ -235,7 +235,7 @@ static uint32_t find_bit(const struct spw_arena *arena, uint32_t from, bool set)
 	}
 }
 
-/* All of them are set before, or none is: @set. */
+/* Flip the bits of a run of granules, which are all @set before. */
 static void flip_bits(struct spw_arena *arena, uint32_t first, uint32_t count, bool set)
 {
 	while (count > 0) {
@@ -243,7 +243,8 @@ static void flip_bits(struct spw_arena *arena, uint32_t first, uint32_t count, b
 		uint32_t n = 64 - shift < count ? 64 - shift : count;
 		uint64_t mask = (n == 64 ? ~UINT64_C(0) : (UINT64_C(1) << n) - 1) << shift;
 
-		SPW_ASSERT((arena->used[first / 64] & mask) == (set ? mask : 0)); /* ARENA-1 */
+		SPW_ASSERT((arena->used[first / 64] & mask) ==
+			   (set ? mask : 0)); /* same state (ARENA-1) */
 		arena->used[first / 64] ^= mask;
 		first += n;
 		count -= n;
@@ -281,7 +282,8 @@ int spw_arena_alloc(struct spw_arena *arena, size_t len, void **memory)
 	found = granules <= arena->granules && find_run(arena, (uint32_t)granules, &first);
 	if (found) {
 		SPW_ASSERT(first >= arena->lowest_free &&
-			   arena->run_lengths[first] == 0); /* ARENA-2, -3 */
+			   /* free granules, none below lowest_free (ARENA-2, 3) */
+			   arena->run_lengths[first] == 0);
 		flip_bits(arena, first, (uint32_t)granules, false);
 		arena->run_lengths[first] = (uint32_t)granules;
 		if (first == arena->lowest_free)
@@ -307,13 +309,14 @@ void spw_arena_free(struct spw_arena *arena, void *memory)
 	first = (uint32_t)(offset / SPW_ARENA_GRANULE_BYTES);
 	(void)pthread_mutex_lock(&arena->lock);
 	count = arena->run_lengths[first];
-	SPW_ASSERT(count > 0); /* ARENA-2 */
+	SPW_ASSERT(count > 0); /* an allocation begins at this granule (ARENA-2) */
 	SPW_POISON(memory, (uint64_t)count * SPW_ARENA_GRANULE_BYTES);
 	arena->run_lengths[first] = 0;
 	flip_bits(arena, first, count, true);
 	if (first < arena->lowest_free)
 		arena->lowest_free = first;
-	SPW_ASSERT(arena->bytes_used >= (uint64_t)count * SPW_ARENA_GRANULE_BYTES); /* ARENA-4 */
+	/* bytes_used is the sum of the allocations (ARENA-4) */
+	SPW_ASSERT(arena->bytes_used >= (uint64_t)count * SPW_ARENA_GRANULE_BYTES);
 	arena->bytes_used -= (uint64_t)count * SPW_ARENA_GRANULE_BYTES;
 	(void)pthread_mutex_unlock(&arena->lock);
 }

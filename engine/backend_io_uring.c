@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/backend_io_uring.c - parts over one io_uring: interrupts, IOPOLL or SQPOLL
+ * engine/backend_io_uring.c - backend io_uring: submits parts to one ring and reaps them;
+ * interrupts, IOPOLL or SQPOLL
  *
- * The thread that opens the queue makes the ring, disabled, and registers files and memory; the
- * thread that first uses it enables and owns it. Features but registered files (URING-1) are
- * dropped one by one when the kernel refuses them. One system call submits, waits and runs deferred
- * completions; liburing's helpers may take two, so it is made here.
+ * The thread that opens the queue creates the ring, disabled, and registers files and memory; the
+ * thread that first uses the ring enables and owns it. If the kernel refuses features other than
+ * registered files (URING-1), they are left out one by one. One io_uring_enter(2) submits, waits
+ * and runs deferred completions; it is called directly, because liburing's helpers may make two
+ * calls.
  *
  * Invariants, cited by asserts and tests
- *   URING-1  The files that lock and claim the drives are registered, too (register_files()).
- *   URING-2  wake.polls polls of the eventfd are in the ring or with the kernel, at least as many
- *            as completions are waited for: a wake ends every wait.
- *   URING-3  A part with a piece lies in memory that is registered.
+ *   URING-1  The files that lock and claim the drives are also registered (see register_files()).
+ *   URING-2  wake.polls polls of the eventfd are in flight, at least as many as the completions
+ *            that are waited for: so a wake ends every wait.
+ *   URING-3  The memory of a part with a piece is registered.
  */
 #include <errno.h>
 #include <limits.h>
@@ -29,16 +31,16 @@
 #include "util/fork.h"
 #include "util/util.h"
 
-/* More slots than this are submitted in several goes. */
+/* If the queue has more slots, they are submitted by several calls. */
 #define SQ_ENTRIES_MAX 4096u
 #define SQ_IDLE_MS     1000u
-/* Empty places in the ring's table of memory, for ranges: of 1 GiB each. */
+/* Unused entries in the ring's table of registered memory, for ranges: 1 GiB each. */
 #define RANGE_PIECES 1024u
 
-/* 16 MiB, of an arena that cannot be registered as a whole. */
+/* 16 MiB: size of pieces when the arena cannot be registered as a whole. */
 #define SMALL_PIECE_SHIFT 24u
 
-/* Registered when a queue is opened: what keeps a drive busy with transfers of 1 MiB. */
+/* Memory registered when a queue is opened: enough to keep a drive busy with 1 MiB transfers. */
 #define FIRST_REGISTERED_BYTES (UINT64_C(8) << 20)
 
 /* ---- Setting up ------------------------------------------------------------------------------ */
@@ -47,7 +49,7 @@ static const struct {
 	unsigned flag;
 	const char *name;
 } droppable[] = {
-	/* Newest first: what an old kernel refuses is found in few attempts. */
+	/* Newest first, so that old kernels need few attempts. */
 	{IORING_SETUP_DEFER_TASKRUN, "defer_taskrun"},
 	{IORING_SETUP_SINGLE_ISSUER, "single_issuer"},
 	{IORING_SETUP_COOP_TASKRUN, "coop_taskrun"},
@@ -149,8 +151,9 @@ static int set_up(struct spw_queue *q, struct spw_uring *u)
 }
 
 /*
- * URING-1: behind the files of I/O those that lock and claim the drives. The kernel keeps them
- * until the ring's last request has ended: a killed process' drive is not taken before that.
+ * Register the files for I/O, then those that lock and claim the drives (URING-1). The kernel keeps
+ * registered files open until the ring's last request has ended, so that no other process can claim
+ * the drive of a killed process before that.
  */
 static int register_files(struct spw_queue *q, struct spw_uring *u, const int fds[])
 {
@@ -174,7 +177,7 @@ static int register_files(struct spw_queue *q, struct spw_uring *u, const int fd
 	return 0;
 }
 
-/* @base's memory as the ring is told of it. Return: NULL: no memory. */
+/* The memory at @base as pieces for registration. Return: NULL: out of memory. */
 static struct iovec *cut_pieces(const struct spw_queue *q, uintptr_t base, uint64_t len_bytes,
 				uint64_t count, uint64_t room)
 {
@@ -193,7 +196,7 @@ static uint64_t count_pieces(const struct spw_queue *q, uint64_t len_bytes)
 	return (len_bytes + (UINT64_C(1) << q->piece_shift) - 1) >> q->piece_shift;
 }
 
-/* Return: how many of the pieces the ring knows from now on; -errno: none. */
+/* Return: how many of the pieces were registered; -errno: none of them. */
 static int update_pieces(struct spw_uring *u, uint32_t first, const struct iovec *pieces,
 			 uint64_t count)
 {
@@ -201,8 +204,9 @@ static int update_pieces(struct spw_uring *u, uint32_t first, const struct iovec
 }
 
 /*
- * The pieces from @first up to @count, with as many calls as it takes: one that takes some of them
- * does not say why it stopped. @done: how many. Return: 0; -errno: the rest is refused.
+ * Register pieces @first to @count - 1, with as many calls as needed: a call that registers some of
+ * them does not return why it stopped. @done: how many were registered. Return: 0; -errno: the rest
+ * was refused.
  */
 static int update_rest(struct spw_uring *u, uint64_t first, const struct iovec *pieces,
 		       uint64_t count, uint64_t *done)
@@ -219,8 +223,8 @@ static int update_rest(struct spw_uring *u, uint64_t first, const struct iovec *
 }
 
 /*
- * Of what the system does not pin as a whole (RLIMIT_MEMLOCK), as much as it does: piece by piece,
- * until one is refused. Return: how many; 0: none, and the ring knows of no memory.
+ * Register as much memory as RLIMIT_MEMLOCK allows: piece by piece, until one is refused. Return:
+ * how many pieces; 0: no memory is registered.
  */
 static uint64_t register_some(struct spw_uring *u, const struct iovec *pieces, uint64_t count,
 			      uint64_t room)
@@ -238,7 +242,7 @@ static uint64_t register_some(struct spw_uring *u, const struct iovec *pieces, u
 	return done;
 }
 
-/* The arena in smaller pieces. Return: how many the ring knows. */
+/* Register the arena in smaller pieces. Return: how many were registered. */
 static uint64_t register_small(struct spw_queue *q, struct spw_uring *u, uint64_t pieces_max)
 {
 	unsigned shift = q->piece_shift;
@@ -260,14 +264,14 @@ static uint64_t register_small(struct spw_queue *q, struct spw_uring *u, uint64_
 
 static void set_registered(struct spw_queue *q, uint64_t count, uint64_t room)
 {
-	SPW_ASSERT(room <= INT16_MAX); /* URING-3: of a part */
+	SPW_ASSERT(room <= INT16_MAX); /* spw_part.piece is an int16_t */
 	q->pieces = (unsigned)count;
 	q->pieces_room = (unsigned)room;
 	q->registered_bytes = SPW_MIN(count << q->piece_shift, q->arena_len_bytes);
 	spw_engine__queue_describe(q, " memory");
 }
 
-/* What follows, up to @end_bytes of the arena, is refused with @error. */
+/* Log that the rest of the arena, up to @end_bytes, was refused with @error. */
 static void warn_registered_in_part(struct spw_queue *q, uint64_t end_bytes, int error)
 {
 	spw_log(&q->log, SPW_LOG_WARNING,
@@ -279,7 +283,7 @@ static void warn_registered_in_part(struct spw_queue *q, uint64_t end_bytes, int
 		(void *)(q->arena_base + q->registered_bytes), spw_strerror(error));
 }
 
-/* Refused as a whole, with @error. */
+/* Register a part of the arena, after all of it was refused with @error. */
 static void register_in_part(struct spw_queue *q, struct spw_uring *u, uint64_t pieces_max,
 			     int error)
 {
@@ -297,10 +301,10 @@ static void register_in_part(struct spw_queue *q, struct spw_uring *u, uint64_t 
 }
 
 /*
- * Registered memory is resident. So the arena, whose lowest bytes are handed out first, is
- * registered as it is used: the pieces up to @io's end once more, twice as many bytes as before.
- * The ring drops what it knew of them when the requests that use it have ended. A failure is not
- * tried again.
+ * Registered memory is resident. So the arena, whose lowest bytes are allocated first, is
+ * registered as it is used: the pieces up to the end of @io's memory are registered again, at least
+ * twice as many bytes as before. The kernel drops the old registrations when the requests that use
+ * them have ended. After a failure this is not tried again.
  */
 bool spw_engine__uring_grow(struct spw_queue *q, struct spw_uring *u, const struct spw_io *io)
 {
@@ -329,8 +333,8 @@ bool spw_engine__uring_grow(struct spw_queue *q, struct spw_uring *u, const stru
 }
 
 /*
- * While memory grows the system counts it twice. Where that could exceed what may be locked, and
- * where the kernel changes no registration, all of it is registered at once.
+ * How much to register at open. Growing counts memory twice against RLIMIT_MEMLOCK. If that could
+ * exceed the limit, or the kernel cannot change registrations, all memory is registered at once.
  */
 static uint64_t choose_first(const struct spw_queue *q, uint64_t count, uint64_t room)
 {
@@ -340,7 +344,7 @@ static uint64_t choose_first(const struct spw_queue *q, uint64_t count, uint64_t
 	return grows ? SPW_MIN(len_bytes, FIRST_REGISTERED_BYTES) : len_bytes;
 }
 
-/* The arena's first bytes; the others of the ring's @room places stay empty. */
+/* Register the arena's first @len_bytes; the rest of the ring's @room entries stay empty. */
 static int register_pieces(struct spw_queue *q, struct spw_uring *u, uint64_t len_bytes,
 			   uint64_t room)
 {
@@ -352,7 +356,7 @@ static int register_pieces(struct spw_queue *q, struct spw_uring *u, uint64_t le
 	return ret;
 }
 
-/* The arena, and empty places for ranges, which Linux before 5.13 does not know. */
+/* Register the arena, with empty entries for ranges, which Linux before 5.13 does not support. */
 static void register_memory(struct spw_queue *q, struct spw_uring *u, uint64_t pieces_max)
 {
 	uint64_t piece_bytes = UINT64_C(1) << q->piece_shift;
@@ -384,7 +388,7 @@ static void register_memory(struct spw_queue *q, struct spw_uring *u, uint64_t p
 	q->registered_bytes = SPW_MIN(q->registered_bytes, first_bytes);
 }
 
-/* The lowest pieces in a row that belong to no range (RANGE-1). Return: false: there are none. */
+/* Find the lowest consecutive pieces that belong to no range (RANGE-1). Return: false: none. */
 static bool find_pieces(const struct spw_queue *q, uint64_t count, uint32_t *first)
 {
 	uint64_t at = q->pieces;
@@ -396,7 +400,7 @@ static bool find_pieces(const struct spw_queue *q, uint64_t count, uint32_t *fir
 		    at + count <= (uint64_t)range->first_piece)
 			continue;
 		at = (uint64_t)range->first_piece + range->pieces;
-		i = UINT_MAX; /* all of them once more */
+		i = UINT_MAX; /* start over with all ranges */
 	}
 	*first = (uint32_t)at;
 	return at + count <= q->pieces_room;
@@ -457,7 +461,7 @@ int spw_engine__uring_set_up(struct spw_queue *q, struct spw_uring *u, const int
 {
 	int ret;
 
-	/* A child of fork(2) must neither submit to this ring nor keep the drives by it. */
+	/* A child of fork(2) must not submit to this ring, nor keep drives claimed through it. */
 	spw_fork_hold();
 	ret = set_up(q, u);
 	if (ret == 0) {
@@ -488,7 +492,7 @@ static int uring_open(struct spw_queue *q)
 {
 	struct spw_uring *u = calloc(1, sizeof(*u));
 	int fds[SPW_QUEUE_DEVICES_MAX] = {0};
-	uint16_t streams[UINT8_MAX]; /* the kernel counts them */
+	uint16_t streams[UINT8_MAX]; /* the kernel numbers streams from 1 */
 	int ret;
 
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(streams); i++)
@@ -516,7 +520,7 @@ static int uring_open(struct spw_queue *q)
 
 static int enable(struct spw_queue *q, struct spw_uring *u)
 {
-	/* Some liburings declare io_uring_enable_rings() without exporting it. */
+	/* Some versions of liburing declare io_uring_enable_rings() without exporting it. */
 	int ret =
 		io_uring_register((unsigned)u->ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0);
 
@@ -538,10 +542,10 @@ static int enable(struct spw_queue *q, struct spw_uring *u)
 void spw_engine__uring_tear_down(struct spw_queue *q, struct spw_uring *u)
 {
 	if (u->enabled && !pthread_equal(u->owner, pthread_self())) {
-		/* By its number liburing would unregister another ring, of this thread. */
+		/* In this thread the registered index is another ring's: do not unregister it. */
 		u->ring.int_flags = 0;
 	} else {
-		/* A closed ring lives on for a while and would keep devices, locks and claims. */
+		/* A closed ring is freed later, and would keep devices, locks and claims. */
 		(void)io_uring_unregister_files(&u->ring);
 		if (q->pieces_room > 0)
 			(void)io_uring_unregister_buffers(&u->ring);
@@ -559,7 +563,7 @@ static void uring_close(struct spw_queue *q)
 
 /* ---- Issuing --------------------------------------------------------------------------------- */
 
-/* An entry as the words that hold its fields, see uring_prepare(). */
+/* A submission entry, also accessible as 64-bit words, see fill_entry(). */
 union entry {
 	struct io_uring_sqe sqe;
 	uint64_t words[8];
@@ -580,7 +584,7 @@ _Static_assert(offsetof(struct io_uring_sqe, opcode) == 0 &&
 		       __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 	       "words of an entry");
 
-/* write_stream, which older headers do not have, is the first byte of splice_fd_in. */
+/* The write stream is the first byte of splice_fd_in: older headers lack the field write_stream. */
 static inline uint8_t stream_of(uint32_t placed)
 {
 	return (uint8_t)placed;
@@ -589,7 +593,7 @@ static inline uint8_t stream_of(uint32_t placed)
 #define PLAIN_ENTRY        (IORING_OP_READ_FIXED + (IOSQE_FIXED_FILE << 8))
 #define UNREGISTERED_ENTRY (IORING_OP_READ + (IOSQE_FIXED_FILE << 8))
 
-/* Look how far the kernel has come. Return: whether there are free entries. */
+/* Read how many entries the kernel has consumed. Return: whether there are free entries. */
 __attribute__((cold, noinline)) static bool find_room(struct spw_uring *u)
 {
 	const struct io_uring_sq *sq = &u->ring.sq;
@@ -598,7 +602,7 @@ __attribute__((cold, noinline)) static bool find_room(struct spw_uring *u)
 	return u->tail_limit != sq->sqe_tail;
 }
 
-/* An entry for what is rare. Return: NULL when the ring is full. */
+/* Get an entry, on the slow path. Return: NULL: the ring is full. */
 static struct io_uring_sqe *next_entry(struct spw_uring *u)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&u->ring);
@@ -620,9 +624,8 @@ static inline void prepare_entry(struct io_uring_sqe *sqe, uint8_t opcode, int f
 }
 
 /*
- * A submitter must not block, so the kernel returns -EAGAIN where it would have to: when
- * device mapper has to split a request at a boundary, each time it comes. A thread of the kernel's
- * may wait.
+ * Submitting does not block: if it would have to, the kernel returns -EAGAIN, and so again at each
+ * retry if device mapper has to split the request. Therefore retries let a kernel thread block.
  */
 static uint8_t entry_flags(const struct spw_part *part)
 {
@@ -648,7 +651,8 @@ static int uring_issue(struct spw_queue *q, struct spw_part *part)
 	} else {
 		prepare_entry(sqe, read + part->op, part->device, part->buf, part->len_bytes,
 			      part->offset_bytes, tag);
-		SPW_ASSERT(part->piece < (int)q->pieces_room || part->piece < 0); /* URING-3 */
+		/* a piece is registered (URING-3) */
+		SPW_ASSERT(part->piece < (int)q->pieces_room || part->piece < 0);
 		sqe->buf_index = part->piece >= 0 ? (uint16_t)part->piece : 0;
 	}
 	if (part->op == SPW_WRITE)
@@ -663,7 +667,7 @@ __attribute__((cold, noinline)) static int prepare_into_full(struct spw_queue *q
 	return find_room(q->state) ? uring_prepare(q, io) : spw_engine__queue_prepare_any(q, io);
 }
 
-/* In words, all that uring_issue() ever sets; what lies behind stays 0. */
+/* Write all fields that uring_issue() ever sets, as 64-bit words; the fields behind them stay 0. */
 static inline void fill_entry(struct spw_uring *u, unsigned tail, uint64_t first_word,
 			      const struct spw_queue_device *dev, const struct spw_io *io,
 			      const struct spw_part *part, uint64_t piece)
@@ -679,7 +683,7 @@ static inline void fill_entry(struct spw_uring *u, unsigned tail, uint64_t first
 	entry->words[5] = piece | (uint64_t)stream_of(spw_engine__placement_of(dev, io)) << 32;
 }
 
-/* Memory of the caller's own, of a range or any. */
+/* Fast path for memory outside the arena's registered part. */
 __attribute__((noinline)) static int prepare_unregistered(struct spw_queue *q, struct spw_io *io)
 {
 	struct spw_uring *u = q->state;
@@ -720,14 +724,14 @@ static int uring_prepare(struct spw_queue *q, struct spw_io *io)
 	tail = u->ring.sq.sqe_tail;
 	if (unlikely(tail == u->tail_limit))
 		return prepare_into_full(q, io);
-	/* To read again what was looked at costs less than to save registers for it. */
+	/* Let the compiler reload values: that is cheaper than saving registers for them. */
 	__asm__ volatile("" ::: "memory");
 	spw_engine__whole_issued(q, dev, io);
 	fill_entry(u, tail, PLAIN_ENTRY, dev, io, part, piece);
 	return 0;
 }
 
-/* What was not published yet: the kernel never sees it. Return: false: it did, or will. */
+/* Replace a part's entry by a no-op unless it is published. Return: false: the kernel has it. */
 static bool take_back(struct spw_uring *u, const struct spw_part *part)
 {
 	const struct io_uring_sq *sq = &u->ring.sq;
@@ -752,13 +756,13 @@ void spw_engine__uring_cancel(struct spw_queue *q, struct spw_part *part)
 		spw_engine__part_completed(q, part, -ECANCELED);
 		return;
 	}
-	/* Else it ends by itself: commands and polled requests always do. */
+	/* Polled requests and commands cannot be cancelled: they end by themselves. */
 	sqe = q->polls || u->shift > 0 ? NULL : next_entry(u);
 	if (sqe)
 		prepare_entry(sqe, IORING_OP_ASYNC_CANCEL, -1, part, 0, 0, SPW_URING_TAG_CANCEL);
 }
 
-/* Return: how many completions may be waited for. */
+/* Poll the eventfd @want times, see URING-2. Return: how many completions may be waited for. */
 static unsigned arm_wakes(struct spw_queue *q, struct spw_uring *u, unsigned want)
 {
 	struct io_uring_sqe *sqe;
@@ -783,16 +787,18 @@ static inline unsigned publish_entries(struct spw_uring *u)
 
 	if (sq->sqe_head != tail) {
 		sq->sqe_head = tail;
-		/* The entries are written before the kernel's thread (SQPOLL) sees the new tail. */
+		/* Release: the kernel thread (SQPOLL) must see the entries before the tail. */
 		io_uring_smp_store_release(sq->ktail, tail);
 	}
 	return tail - io_uring_smp_load_acquire(sq->khead);
 }
 
-/* Return: whether the kernel's submitting thread has gone to sleep. */
+/* Return: whether the kernel's submission thread sleeps. */
 static bool sq_thread_sleeps(struct spw_uring *u)
 {
-	/* The tail is published before the flag is read; the thread does it the other way round. */
+	/*
+	 * We publish the tail, then read the flag; the thread sets the flag, then reads the tail.
+	 */
 	__sync_synchronize();
 	return (IO_URING_READ_ONCE(*u->ring.sq.kflags) & IORING_SQ_NEED_WAKEUP) != 0;
 }
@@ -818,7 +824,7 @@ static int refuse_thread(void)
 	return spw_error(-EEXIST, "io_uring: the queue belongs to the thread that used it first");
 }
 
-/* To another thread the number of a registered ring means another ring. */
+/* Check that this thread owns the ring: in another one the registered index is another ring. */
 static int own(struct spw_queue *q, struct spw_uring *u)
 {
 	if (unlikely(!u->enabled))
@@ -850,10 +856,10 @@ static int enter(struct spw_queue *q, struct spw_uring *u, unsigned want, bool g
 		ret = io_uring_enter2((unsigned)u->enter_fd, count, want, flags, NULL, 0);
 	if (ret == -EEXIST)
 		return refuse_thread();
-	/* No memory, or completions overflowed: what was not submitted stays in the ring. */
+	/* Out of memory, or completions overflowed: unsubmitted entries stay in the ring. */
 	if (ret == -EAGAIN || ret == -EBUSY)
 		return 0;
-	/* A call that submitted says so, even when a signal or the time ended its wait. */
+	/* The call returns the submitted count even if a signal or timeout ended its wait. */
 	if (ret >= 0 && (unsigned)ret == count && completions_ready(u) < want)
 		return -EINTR;
 	return ret < 0 ? ret : 0;
@@ -894,7 +900,7 @@ static uint64_t troubles(const struct spw_queue *q)
 	return q->stats.errors + q->stats.retries + q->stats.short_transfers;
 }
 
-/* Look at the drives without submitting: what fails at once would keep it from looking. */
+/* Poll the drives without submitting: a submission that fails would prevent the polling. */
 static int look(struct spw_queue *q, struct spw_uring *u)
 {
 	int ret;
@@ -906,9 +912,9 @@ static int look(struct spw_queue *q, struct spw_uring *u)
 }
 
 /*
- * Takes all that has ended, since the kernel looks at no drive while completions lie in the ring,
- * nor when a submission failed: so that a drive that is gone, and is asked again and again, does
- * not keep others waiting for ever, the drives are looked at once more after a failure.
+ * Submit, poll once, and take all completions: the kernel does not poll while completions are in
+ * the ring, nor if a submission failed. After a failure the drives are polled once more, so that
+ * retries on a drive that is gone do not keep the other drives waiting forever.
  */
 static int poll_once(struct spw_queue *q, struct spw_uring *u, unsigned *taken)
 {
@@ -929,7 +935,7 @@ static int wait_polled(struct spw_queue *q, struct spw_uring *u, unsigned want, 
 		want > 0 && timeout_ns >= 0 ? spw_clock_ns() + (uint64_t)timeout_ns : UINT64_MAX;
 	int ret;
 
-	/* Nothing to poll: only a wake can end this. */
+	/* Nothing is in flight: only a wake or the timeout ends the wait. */
 	if (want > 0 && spw_engine__queue_in_flight(q) == 0)
 		return spw_engine__queue_sleep(q, timeout_ns);
 	do {
@@ -958,7 +964,7 @@ int spw_engine__uring_wait(struct spw_queue *q, unsigned want, int64_t timeout_n
 		return wait_polled(q, u, want, timeout_ns);
 	if (want > 0)
 		want = arm_wakes(q, u, want);
-	/* What the kernel has deferred is fetched; what waits in user space costs no call. */
+	/* Enter the kernel for deferred completions; those in the ring need no system call. */
 	if (completions_ready(u) >= (want > 0 ? want : 1))
 		ret = enter(q, u, 0, false, -1);
 	else

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/backend_libaio.c - parts over Linux native asynchronous I/O, for where io_uring is refused
+ * engine/backend_libaio.c - backend libaio: parts by Linux native asynchronous I/O, if io_uring is
+ * not available
  *
  * Invariants, cited by asserts
- *   AIO-1  Each slot, and each poll of the eventfd, is at most once among those to be submitted:
- *          there is room for all of them.
- *   AIO-2  Of the polls of the eventfd, wake.polls are pending or with the kernel; of the parts in
- *          flight, those that are neither pending nor to be issued again are with the kernel.
+ *   AIO-1  Each slot, and each poll of the eventfd, is at most once in pending, which has room for
+ *          all of them.
+ *   AIO-2  wake.polls polls of the eventfd are pending or in the kernel. Parts in flight that are
+ *          neither pending nor to be issued again are in the kernel.
  */
 #include <errno.h>
 #include <libaio.h>
@@ -19,17 +20,17 @@
 
 #define EVENTS_MAX 256u
 
-/* The kernel has no memory for a single request: so often in a row, and it is an error. */
+/* After as many refusals in a row, with no request in the kernel, io_submit(2) has failed. */
 #define REFUSALS_MAX 10000u
 
 struct aio {
 	io_context_t context;
-	/* one per slot, in the same order; then those that poll the eventfd */
+	/* one per slot, in the same order; then the polls of the eventfd */
 	struct iocb *iocbs;
 	struct iocb **pending; /* issued and not submitted */
 	unsigned capacity;
 	unsigned pending_count;
-	unsigned refusals; /* -EAGAIN in a row with nothing of ours in the kernel */
+	unsigned refusals; /* results -EAGAIN in a row, with no request in the kernel */
 	struct io_event events[EVENTS_MAX];
 };
 
@@ -93,7 +94,7 @@ static int aio_open(struct spw_queue *q)
 			"libaio neither polls nor submits from a kernel thread; using interrupts");
 	q->wait_mode = SPW_WAIT_INTERRUPT;
 	spw_engine__queue_describe(q, " interrupt");
-	/* Its entries have no field for a write stream. */
+	/* No placements: an iocb has no field for a write stream. */
 	for (unsigned i = 0; i < q->device_count; i++)
 		if (q->devices[i].device->geometry.kind != SPW_DEVICE_VFIO)
 			spw_engine__queue_place(q, i, NULL, 0);
@@ -113,7 +114,7 @@ static void aio_close(struct spw_queue *q)
 
 static inline void put_among_pending(struct aio *a, struct iocb *iocb)
 {
-	SPW_ASSERT(a->pending_count < a->capacity); /* AIO-1 */
+	SPW_ASSERT(a->pending_count < a->capacity); /* no entry is pending twice (AIO-1) */
 	a->pending[a->pending_count++] = iocb;
 }
 
@@ -150,7 +151,7 @@ static int aio_issue(struct spw_queue *q, struct spw_part *part)
 	return 0;
 }
 
-/* A plain transfer goes straight among those to be submitted; others take the long way. */
+/* Fast path: a plain transfer becomes pending at once; others take the slow path. */
 static int aio_prepare(struct spw_queue *q, struct spw_io *io)
 {
 	struct aio *a = q->state;
@@ -169,7 +170,7 @@ static int aio_prepare(struct spw_queue *q, struct spw_io *io)
 	return 0;
 }
 
-/* It refused the first alone, whose io ends later: it may be prepared again. */
+/* io_submit(2) refused the first entry. done is left to the next reap: it may prepare ios. */
 static void complete_refused(struct spw_queue *q, struct spw_part *part, int error)
 {
 	bool was_issuing = q->issuing;
@@ -185,7 +186,7 @@ static void complete_refused(struct spw_queue *q, struct spw_part *part, int err
 	q->issuing = was_issuing;
 }
 
-/* AIO-2: parts, without those of another backend that shares the queue when there are none. */
+/* Number of parts in the kernel (AIO-2). If vfio shares the queue, its parts are included. */
 static unsigned in_kernel(const struct spw_queue *q, const struct aio *a)
 {
 	unsigned count = spw_engine__queue_in_flight(q) - q->again;
@@ -211,7 +212,7 @@ static int aio_submit(struct spw_queue *q)
 	}
 	a->pending_count -= done;
 	memmove(a->pending, a->pending + done, a->pending_count * sizeof(struct iocb *));
-	/* The kernel has no room: the rest goes when something has completed. */
+	/* The kernel has no room: the rest is submitted after the next completion. */
 	a->refusals =
 		done > 0 || a->pending_count == 0 || in_kernel(q, a) > 0 ? 0 : a->refusals + 1;
 	return a->refusals > REFUSALS_MAX ? -EAGAIN : 0;
@@ -222,7 +223,7 @@ static void aio_cancel(struct spw_queue *q, struct spw_part *part)
 	struct aio *a = q->state;
 	struct io_event event;
 
-	/* What was not submitted yet the kernel never sees. */
+	/* A part that was not submitted yet is just removed. */
 	for (unsigned i = 0; i < a->pending_count; i++) {
 		if (a->pending[i]->data != part)
 			continue;
@@ -232,15 +233,15 @@ static void aio_cancel(struct spw_queue *q, struct spw_part *part)
 		spw_engine__part_completed(q, part, -ECANCELED);
 		return;
 	}
-	/* No drive's driver supports it today: a refusal means that the part ends by itself. */
+	/* No block driver supports io_cancel(2) today. If it fails, the part ends by itself. */
 	if (io_cancel(a->context, &a->iocbs[part - q->parts], &event) == 0)
 		spw_engine__part_completed(q, part, -ECANCELED);
 }
 
-/* Return: how many completions may be waited for. */
+/* Poll the eventfd @want times. Return: how many completions may be waited for. */
 static unsigned arm_wakes(struct spw_queue *q, struct aio *a, unsigned want)
 {
-	SPW_ASSERT(want <= SPW_WANT_MAX); /* AIO-1 */
+	SPW_ASSERT(want <= SPW_WANT_MAX); /* there is room for the polls (AIO-1) */
 	for (unsigned missing = spw_engine__wake_polls_missing(&q->wake, want); missing > 0;
 	     missing--)
 		put_among_pending(a, next_poll(q, a));
@@ -254,7 +255,7 @@ static void take_events(struct spw_queue *q, struct aio *a, int count)
 		int64_t res = (int64_t)(long)a->events[i].res;
 
 		if (!part) {
-			SPW_ASSERT(q->wake.polls > 0); /* AIO-2 */
+			SPW_ASSERT(q->wake.polls > 0); /* this event is one of the polls (AIO-2) */
 			q->wake.polls--;
 			q->wake.fired = true;
 		} else if (unlikely(!spw_engine__whole_completed(q, part, res))) {
@@ -263,13 +264,13 @@ static void take_events(struct spw_queue *q, struct aio *a, int count)
 	}
 }
 
-/* How many events to sleep for after submitting: never for what did not get into the kernel. */
+/* How many events to wait for after submitting: never for parts that are not in the kernel. */
 static unsigned events_to_wait_for(const struct spw_queue *q, const struct aio *a, unsigned want,
 				   unsigned in_flight_before)
 {
 	unsigned parts = in_kernel(q, a);
 
-	/* A part that was refused has ended or is to be issued again. */
+	/* A part was refused: it has ended or is to be issued again, so do not wait. */
 	if (spw_engine__queue_in_flight(q) != in_flight_before || q->again > 0)
 		return 0;
 	if (a->pending_count > 0)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/backend_null.c - transfers that end without a drive, at once or at a set rate
+ * engine/backend_null.c - backend null: transfers that end without a drive, at once or at a set
+ * rate
  *
- * It shows what all above the drives costs, and what that could do with more drives than there are.
- * Nothing is written, and a read leaves the memory as it is: a caller that checks bytes puts the
- * right ones there before.
+ * It measures the cost of everything above the drives, and its limits with faster drives. Nothing
+ * is written, and a read leaves the memory unchanged: a caller that verifies bytes puts the
+ * expected ones there before.
  *
- *   NULL-1  A slot in use is in the line of its device, once: there is room for all.
+ *   NULL-1  A slot in use is in the line of its device exactly once, so that there is room for all.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -16,19 +17,19 @@
 
 struct end {
 	struct spw_part *part;
-	uint64_t ns; /* when; 0: at once */
+	uint64_t ns; /* when the part ends; 0: at once */
 };
 
 /* The parts of a device, in the order in which they end. */
 struct line {
-	struct end *ends; /* a ring of the queue's depth */
+	struct end *ends; /* ring buffer; its size is the queue's depth */
 	uint32_t first, count;
-	uint64_t idle_ns; /* when the last of them has ended */
+	uint64_t idle_ns; /* when the last part ends */
 };
 
 struct null {
 	double ns_per_byte; /* 0: at once */
-	struct end *ends;   /* of all lines */
+	struct end *ends;   /* memory of the rings of all lines */
 	struct line lines[SPW_QUEUE_DEVICES_MAX];
 };
 
@@ -74,7 +75,7 @@ static inline void stand_in_line(struct spw_queue *q, struct spw_part *part, uin
 	uint32_t at = line->first + line->count++;
 	struct end *end = &line->ends[at < q->depth ? at : at - q->depth];
 
-	SPW_ASSERT(line->count <= q->depth); /* NULL-1 */
+	SPW_ASSERT(line->count <= q->depth); /* each slot is in the line once (NULL-1) */
 	end->part = part;
 	end->ns = 0;
 	if (n->ns_per_byte > 0) {
@@ -91,7 +92,7 @@ static int null_issue(struct spw_queue *q, struct spw_part *part)
 	return 0;
 }
 
-/* A plain transfer takes the same short way as with a drive. */
+/* The fast path of plain transfers, as in other backends. */
 static int null_prepare(struct spw_queue *q, struct spw_io *io)
 {
 	struct spw_queue_device *dev;
@@ -111,7 +112,7 @@ static int null_submit(struct spw_queue *q)
 	return 0;
 }
 
-/* What ends meanwhile may be prepared again: that is for the next call. Return: how many ended. */
+/* End the parts that are due, but not those that done prepares meanwhile. Return: how many. */
 static unsigned end_those_due(struct spw_queue *q, struct line *line, uint64_t now_ns)
 {
 	uint32_t count = line->count, ended = 0;
@@ -121,7 +122,7 @@ static unsigned end_those_due(struct spw_queue *q, struct line *line, uint64_t n
 
 		line->first = line->first + 1 < q->depth ? line->first + 1 : 0;
 		line->count--;
-		SPW_ASSERT(part->io); /* it stands in line once */
+		SPW_ASSERT(part->io); /* a slot in the line is in use (NULL-1) */
 		if (unlikely(!spw_engine__whole_completed(q, part, part->io->len_bytes)))
 			spw_engine__part_completed(q, part, part->len_bytes);
 	}
@@ -139,7 +140,7 @@ static unsigned end_all_due(struct spw_queue *q)
 	return ended;
 }
 
-/* How long until a part ends; negative: there is none. */
+/* Time until the next part ends; negative: no part is in a line. */
 static int64_t next_end_ns(const struct spw_queue *q)
 {
 	const struct null *n = q->state;
@@ -182,7 +183,7 @@ static int null_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 
 static void null_cancel(struct spw_queue *q, struct spw_part *part)
 {
-	/* It ends in its time, as with a drive that has begun. */
+	/* The part ends at its time, as on a drive that has begun it. */
 	(void)q;
 	(void)part;
 }

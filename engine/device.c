@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/device.c - what all devices share: checks before a transfer, the table of their kind */
+/* engine/device.c - spw_device_pread(), _lock() etc.: checks, then the ops of the kind */
 #include "engine/device.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 
 #include "util/util.h"
 
-/* Pages: direct I/O then needs as few segments as can be. */
+/* Page alignment: direct I/O then needs the fewest segments. */
 #define BUFFER_ALIGN_BYTES 4096u
 
 void spw_device_opts_init(struct spw_device_opts *opts, size_t size)

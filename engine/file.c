@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/file.c - a device that the kernel has a node or a file for */
+/* engine/file.c - block devices and files: open, blocking transfers, locks, discard */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/falloc.h>
@@ -12,7 +12,7 @@
 #include "engine/device.h"
 #include "util/util.h"
 
-/* Without standard output, what a program prints would go to a drive of that number. */
+/* Move the descriptor above 2: if stdout is closed, the drive would get what the program prints. */
 static int above_standard(int fd)
 {
 	int higher, error;
@@ -46,12 +46,12 @@ static int open_fd(struct spw_device *device, const char *node, bool exclusive)
 	const char *path = device->path;
 	struct stat st;
 
-	/* Only to open another kind may wait, or move a tape. */
+	/* Do not even open other kinds: that may block, or rewind a tape. */
 	if (stat(node, &st))
 		return spw_engine__device_stat_error(path, -errno);
 	if (!is_drive(&st))
 		return spw_error(-ENOTBLK, "%s is neither a block device nor a regular file", path);
-	/* Without O_CREAT it means something for block devices alone. */
+	/* Without O_CREAT, O_EXCL has a meaning only for block devices. */
 	if (exclusive)
 		flags |= O_EXCL;
 	device->fd = above_standard(open(node, flags));
@@ -75,8 +75,8 @@ static int open_fd(struct spw_device *device, const char *node, bool exclusive)
 }
 
 /*
- * A write beyond the limit of this process ends it by SIGXFSZ, whatever the size of the file; of
- * block devices there is no limit.
+ * Check RLIMIT_FSIZE: a write beyond it raises SIGXFSZ, even within the file. It does not apply to
+ * block devices.
  */
 static int check_limit(const struct spw_device *device)
 {
@@ -97,12 +97,12 @@ static void file_close(struct spw_device *device)
 {
 	if (device->fd < 0)
 		return;
-	/* A forked child or a ring may hold the description for longer, with its locks. */
+	/* Unlock explicitly: a forked child or a ring may keep the description and its locks. */
 	(void)spw_device_unlock(device, 0, 0);
 	(void)close(device->fd);
 }
 
-/* A device that asks for another attempt without end has failed. */
+/* After as many -EAGAIN in a row the device has failed. */
 #define AGAIN_MAX 256u
 
 static int file_transfer(const struct spw_device *device, enum spw_op op, void *buf, size_t len,

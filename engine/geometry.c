@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/geometry.c - ask the system what a device is: ioctl, statx and sysfs */
+/* engine/geometry.c - read a device's sizes, alignment and features by ioctl, statx and sysfs */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -16,18 +16,18 @@
 #include "engine/trial.h"
 #include "util/util.h"
 
-/* What Linux hands to a drive in one piece when neither the drive nor sysfs says. */
+/* Linux's largest request to a drive if neither the drive nor sysfs tells. */
 #define TRANSFER_BYTES_ASSUMED (512u << 10)
 
-/* The least that a controller with a limit can take: MDTS 1. */
+/* The smallest limit that a controller can have: MDTS 1. */
 #define PASSTHROUGH_BYTES_ASSUMED 8192u
 
-/* A controller without a limit: the kernel writes 2^32 - 1 sectors, rounded down to blocks. */
+/* max_hw_sectors_kb of a controller without a limit: 2^32 - 1 sectors, rounded down to blocks. */
 #define UNLIMITED_KIB (INT64_C(1) << 22)
 
 #define SECTOR_BYTES 512u
 
-/* Of a file system that does not say: right for all drives with blocks up to this. */
+/* If the file system does not tell: right for all drives with blocks up to this size. */
 #define FILE_ALIGN_ASSUMED 4096u
 
 static int64_t sysfs_number(const char *directory, const char *name, int64_t otherwise)
@@ -35,7 +35,7 @@ static int64_t sysfs_number(const char *directory, const char *name, int64_t oth
 	return spw_read_number(SPW_PATH("%s/%s", directory, name), otherwise);
 }
 
-/* The folder of the whole drive: a partition's queue and model are its parent's. */
+/* Find the sysfs folder of the whole drive: a partition has its parent's queue and model. */
 static bool sysfs_drive(dev_t number, char directory[PATH_MAX], bool *is_partition)
 {
 	if (!realpath(SPW_PATH("/sys/dev/block/%u:%u", major(number), minor(number)), directory))
@@ -77,13 +77,13 @@ uint32_t spw_engine__geometry_choose_passthrough(long long hardware_kib, long lo
 	return PASSTHROUGH_BYTES_ASSUMED;
 }
 
-/* An entry of io_uring has a byte for one; Linux before 6.16 has none. */
+/* An io_uring entry has one byte for a stream. @streams is negative before Linux 6.16. */
 static uint16_t choose_streams(int64_t streams)
 {
 	return streams < 0 ? 0 : (uint16_t)SPW_MIN(streams, UINT8_MAX);
 }
 
-/* Where the block layer splits whatever goes over it: at multiples of this of the drive. */
+/* Set boundary_bytes: the block layer splits requests that cross a multiple of it on the drive. */
 static void read_boundary(dev_t number, const char *queue, bool is_partition,
 			  struct spw_device *device)
 {
@@ -99,7 +99,7 @@ static void read_boundary(dev_t number, const char *queue, bool is_partition,
 		device->start_bytes = (uint64_t)start * SECTOR_BYTES;
 }
 
-/* A folder below which something misplaces: non-zero. */
+/* Visits the drives below a device: returns non-zero to stop at the first that misplaces. */
 static int misplaces(void *context, const char *folder, const char *name)
 {
 	(void)context;
@@ -147,7 +147,7 @@ static void read_sysfs(dev_t number, struct spw_device *device)
 		g->memory_align_bytes = SPW_MAX(g->memory_align_bytes, SPW_ALIGN_TRUSTED_BYTES);
 	if (g->kind != SPW_DEVICE_BLOCK)
 		return;
-	/* dm-crypt says so too where what it lies on does, and refuses each polled request. */
+	/* dm-crypt inherits io_poll from the drive below, but refuses polled requests. */
 	g->polls = sysfs_number(queue, "io_poll", 0) == 1 &&
 		   access(SPW_PATH("%s/dm", drive), F_OK) != 0;
 	g->discards = sysfs_number(queue, "discard_max_bytes", 0) > 0;
@@ -172,7 +172,7 @@ static int read_block_ioctls(int fd, const char *path, struct spw_geometry *g)
 	return 0;
 }
 
-/* How direct I/O must be aligned, from kernels (6.1) and file systems that tell. */
+/* Alignment of direct I/O, from kernels (6.1 or later) and file systems that tell. */
 static int read_dio_align(int fd, const char *path, struct spw_geometry *g)
 {
 	struct statx stx;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/open.c - which way leads to a device and to a queue; knows all kinds of both */
+/* engine/open.c - spw_device_open(), spw_queue_open(): choose the kind of device and the backend */
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 
 #define TUNED_BYTES (UINT64_C(1) << 20)
 
-/* Proves that the character node can be opened. Locks and claims lie on the block node. */
+/* Check that the character node can be opened. Locks and claims use the block node. */
 static int make_char_device(struct spw_device *d)
 {
 	int fd;
@@ -105,7 +105,7 @@ static unsigned count_kind(struct spw_device *const devices[], unsigned count,
 	return found;
 }
 
-/* @asked: by the caller, not by a settings file, which may be older. */
+/* @asked: the caller's backend, not that of a settings file, which may be outdated. */
 static int open_vfio(struct spw_device *const devices[], unsigned count,
 		     const struct spw_queue_opts *opts, enum spw_backend asked,
 		     struct spw_queue **queue)
@@ -122,7 +122,7 @@ static int open_vfio(struct spw_device *const devices[], unsigned count,
 	return spw_engine__queue_open_with(devices, count, opts, vfio, 1, queue);
 }
 
-/* As many transfers as keep in flight what was measured; a store's are smaller than its blocks. */
+/* Depth that keeps as many bytes in flight as measured: a store's transfers may be smaller. */
 static uint32_t tuned_depth(const struct spw_tune_settings *settings)
 {
 	uint64_t transfers = (settings->block_bytes + TUNED_BYTES - 1) / TUNED_BYTES;
@@ -130,7 +130,7 @@ static uint32_t tuned_depth(const struct spw_tune_settings *settings)
 	return (uint32_t)SPW_MIN(settings->depth * transfers, SPW_QUEUE_DEPTH_MAX);
 }
 
-/* One queue does both: it waits as suits reads, and is deep enough for both. */
+/* One queue reads and writes: it gets the wait mode of reads, and a depth sufficient for both. */
 static void apply_tune(struct spw_queue_opts *opts)
 {
 	const struct spw_tune_settings *from;
@@ -146,7 +146,7 @@ static void apply_tune(struct spw_queue_opts *opts)
 		return;
 	from = read_depth ? &tune.read : &tune.write;
 	opts->depth = read_depth > write_depth ? read_depth : write_depth;
-	/* io_uring is what is tried first anyway; whatever is refused today, another does. */
+	/* io_uring is tried first anyway; if the measured backend is refused, AUTO falls back. */
 	if (opts->backend == SPW_BACKEND_AUTO && from->backend != SPW_BACKEND_IO_URING)
 		opts->backend = from->backend;
 	if (opts->wait == SPW_WAIT_INTERRUPT)
@@ -176,15 +176,15 @@ int spw_queue_open(struct spw_device *const devices[], unsigned count,
 		spw_opts_merge(opts, sizeof(*opts), user_opts, user_opts->size);
 	asked = opts->backend;
 	apply_tune(opts);
-	/* No backend but vfio reaches what is behind it. */
+	/* Only the vfio backend can access devices behind vfio. */
 	if (asked == SPW_BACKEND_VFIO || count_kind(devices, count, SPW_DEVICE_VFIO) > 0)
 		return open_vfio(devices, count, opts, asked, queue);
 	wanted = (unsigned)opts->backend < SPW_ARRAY_LEN(ways) ? opts->backend : SPW_BACKEND_AUTO;
-	/* A namespace named by its character node asks for passthrough. */
+	/* Naming a namespace by its character node requests passthrough. */
 	if (opts->backend == SPW_BACKEND_AUTO &&
 	    count_kind(devices, count, SPW_DEVICE_NVME_CHAR) == count)
 		wanted = SPW_BACKEND_NVME;
-	/* The caller's choice is taken or fails; that of a settings file is only tried first. */
+	/* The caller's choice is used or fails; that of a settings file is only tried first. */
 	while (candidates < (asked == SPW_BACKEND_AUTO ? 3 : 1) && ways[wanted][candidates])
 		candidates++;
 	return spw_engine__queue_open_with(devices, count, opts, ways[wanted], candidates, queue);

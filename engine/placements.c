@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/placements.c - which placement of a device (FDP, write streams) a write names */
+/* engine/placements.c - data placement (FDP, write streams): identifiers for a device's writes */
 #include <string.h>
 
 #include "engine/backend.h"

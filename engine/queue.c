@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/queue.c - open a queue on the best backend that works, close it, count */
+/* engine/queue.c - opens a queue with the first backend that works; close, stats */
 #include <errno.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -114,7 +114,7 @@ static void free_queue(struct spw_queue *q)
 	free(q);
 }
 
-/* Polling needs every device to poll; a queue that waits for interrupts works on all. */
+/* Polling needs all devices to support it; else fall back to interrupts, which always work. */
 static void settle_wait_mode(struct spw_queue *q)
 {
 	for (unsigned i = 0; q->wait_mode == SPW_WAIT_POLL && i < q->device_count; i++) {
@@ -148,7 +148,7 @@ static int open_backend(struct spw_queue *q, const struct spw_backend_ops *const
 		q->prepare = spw_engine__queue_prepare_any;
 		q->polls = false;
 		spw_engine__queue_unplace(q);
-		/* The one before may have made do with another. */
+		/* The backend tried before may have changed it. */
 		q->wait_mode = wait_mode;
 		ret = q->ops->open(q);
 		if (ret == 0) {
@@ -221,7 +221,7 @@ void spw_queue_close(struct spw_queue *q)
 	while (spw_engine__queue_ios(q) > 0) {
 		int ret = spw_queue_reap(q, spw_engine__queue_ios(q), -1);
 
-		/* A drive may still write to a buffer: to have it freed would be worse. */
+		/* Do not return: a drive may still write to a buffer that the caller would free. */
 		if (ret < 0)
 			spw_log(&q->log, SPW_LOG_ERROR,
 				"closing a queue with %u requests in flight: %s",
@@ -229,7 +229,8 @@ void spw_queue_close(struct spw_queue *q)
 		SPW_ASSERT(ret >= 0 || spw_engine__queue_in_flight(q) == 0);
 	}
 	for (unsigned i = 0; i < q->device_count; i++)
-		SPW_ASSERT(q->devices[i].in_flight == 0 && !q->devices[i].head); /* QUEUE-4 */
+		SPW_ASSERT(q->devices[i].in_flight == 0 &&
+			   !q->devices[i].head); /* empty (QUEUE-4) */
 	q->ops->close(q);
 	free_queue(q);
 }
@@ -244,7 +245,7 @@ const char *spw_queue_description(const struct spw_queue *q)
 	return q->description;
 }
 
-/* Threads of this process that io_uring made to issue what would have made it wait. */
+/* Count this process's io_uring worker threads, which issue requests that would block. */
 static int count_kernel_worker(void *context, const char *folder, const char *task)
 {
 	const char *path = SPW_PATH("%s/%s/comm", folder, task);

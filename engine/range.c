@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/range.c - stretches of memory, and which of their registered pieces holds a buffer */
+/* engine/range.c - table of registered memory ranges: find the range or piece of a buffer */
 #include "engine/range.h"
 
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/range.h - stretches of memory, and which of their registered pieces holds a buffer
+ * engine/range.h - table of registered memory ranges: find the range or piece that holds a buffer
  */
 #ifndef SPW_ENGINE_RANGE_H
 #define SPW_ENGINE_RANGE_H
@@ -8,18 +8,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* At once; larger ranges, rather than more, cost nothing. */
+/* Ranges at the same time. Callers should register larger ranges, which costs nothing. */
 #define SPW_RANGES_MAX 64u
 
 struct spw_range {
 	uintptr_t base;
-	uint64_t len_bytes;  /* 0: there is none here */
-	int32_t first_piece; /* among the backend's; -1: not registered */
+	uint64_t len_bytes;  /* 0: the entry is unused */
+	int32_t first_piece; /* index of a piece of the backend; -1: not registered */
 	uint32_t pieces;
 };
 
 struct spw_ranges {
-	unsigned top; /* behind it there are none */
+	unsigned top; /* entries from this index on are unused */
 	struct spw_range each[SPW_RANGES_MAX];
 };
 
@@ -29,26 +29,26 @@ static inline bool spw_engine__memory_overlaps(uintptr_t a, uint64_t a_bytes, ui
 	return a < b + b_bytes && b < a + a_bytes;
 }
 
-/* Return: the one that holds all of it, or NULL. */
+/* Return: the range that contains all of the memory, or NULL. */
 const struct spw_range *spw_engine__range_of(const struct spw_ranges *ranges, const void *memory,
 					     uint64_t len_bytes);
 
-/* Return: the registered piece, of 2^piece_shift bytes, that holds all of it; -1: none does. */
+/* Return: the registered piece, of 2^@piece_shift bytes, that contains all of the memory; or -1. */
 int16_t spw_engine__range_piece(const struct spw_ranges *ranges, const void *memory,
 				uint32_t len_bytes, unsigned piece_shift);
 
-/* Return: one that has some of it, or NULL. */
+/* Return: a range that overlaps the memory, or NULL. */
 const struct spw_range *spw_engine__range_overlapping(const struct spw_ranges *ranges,
 						      uintptr_t base, uint64_t len_bytes);
 
-/* Return: an unused place; NULL: there are as many as can be. */
+/* Return: an unused entry; NULL: all SPW_RANGES_MAX are used. */
 struct spw_range *spw_engine__range_take(struct spw_ranges *ranges);
 void spw_engine__range_give(struct spw_ranges *ranges, struct spw_range *range);
 
-/* Return: the one that begins there, or NULL. */
+/* Return: the range that begins at @memory, or NULL. */
 struct spw_range *spw_engine__range_at(struct spw_ranges *ranges, const void *memory);
 
-/* Of all that are registered. */
+/* Sum of the lengths of all registered ranges. */
 uint64_t spw_engine__range_bytes(const struct spw_ranges *ranges);
 
 #endif

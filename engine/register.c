@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/register.c - memory of others, registered beside the arena
+ * engine/register.c - spw_engine__queue_register(): registers the caller's memory, in addition to
+ * the arena
  *
  * Invariants, cited by asserts and tests
- *   RANGE-1  Ranges overlap neither each other nor the arena, and their pieces not each other's.
- *   RANGE-2  While a request in flight uses memory of a range, the range stays as it is.
+ *   RANGE-1  Ranges overlap neither each other nor the arena; neither do their pieces.
+ *   RANGE-2  A range is not changed or removed while a request in flight uses its memory.
  */
 #include "engine/register.h"
 
@@ -59,8 +60,10 @@ int spw_engine__queue_register(struct spw_queue *q, void *memory, size_t len)
 				 "%u ranges of memory are registered, the most there can be: "
 				 "register fewer and larger ones",
 				 SPW_RANGES_MAX);
-	*range = (struct spw_range){
-		.base = (uintptr_t)memory, .len_bytes = len, .first_piece = -1}; /* RANGE-1 */
+	*range = (struct spw_range){/* check() found no overlap (RANGE-1) */
+				    .base = (uintptr_t)memory,
+				    .len_bytes = len,
+				    .first_piece = -1};
 	ret = q->ops->add_range ? q->ops->add_range(q, range)
 				: spw_error(-EOPNOTSUPP, "%s registers no memory", q->ops->name);
 	if (ret == 0)
@@ -97,7 +100,7 @@ int spw_engine__queue_unregister(struct spw_queue *q, const void *memory)
 	if (!range)
 		return spw_error(-ENOENT, "no memory that begins at %p is registered", memory);
 	for (uint32_t i = 0; i < q->depth * q->device_count; i++)
-		if (part_uses(&q->parts[i], range)) /* RANGE-2 */
+		if (part_uses(&q->parts[i], range)) /* in use by a request in flight (RANGE-2) */
 			return spw_error(-EBUSY,
 					 "%s: a transfer with the memory at %p has not ended: wait "
 					 "for its request, then unregister",

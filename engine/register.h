@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/register.h - memory of others that a queue is told of beforehand, beside the arena
+ * engine/register.h - spw_engine__queue_register(): registers the caller's memory, in addition to
+ * the arena
  *
- * The backend registers it as it does the arena, with the ring or with the controllers; where it
- * cannot, or the system refuses, the range stays known and its transfers go as from any memory.
- * By the queue's thread, as all of a queue.
+ * The backend registers it like the arena, with the ring or with the controllers. If it cannot, or
+ * the system refuses, the range stays in the table, and its transfers work as from unregistered
+ * memory. Only the queue's thread may call these functions.
  */
 #ifndef SPW_ENGINE_REGISTER_H
 #define SPW_ENGINE_REGISTER_H
@@ -14,18 +15,18 @@
 #include <spillway/engine.h>
 
 /*
- * Return: 1 registered; 0 refused, which is logged; -EEXIST it overlaps the arena or another;
- * -ENOBUFS there are as many as can be (SPW_RANGES_MAX); -EINVAL.
+ * Return: 1 registered; 0 refused, which is logged; -EEXIST it overlaps the arena or another range;
+ * -ENOBUFS there are SPW_RANGES_MAX ranges; -EINVAL.
  */
 int spw_engine__queue_register(struct spw_queue *queue, void *memory, size_t len);
 
 /* Return: 0; -ENOENT no range begins there; -EBUSY a request in flight uses it. */
 int spw_engine__queue_unregister(struct spw_queue *queue, const void *memory);
 
-/* Of all ranges that are registered. */
+/* Sum of the lengths of all registered ranges. */
 uint64_t spw_engine__queue_ranges_bytes(const struct spw_queue *queue);
 
-/* Is this memory of a range that is registered? */
+/* Is all of the memory in a registered range? */
 bool spw_engine__queue_knows(const struct spw_queue *queue, const void *memory, size_t len);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/sanitize.h - the address sanitizer is asked about what the kernel is to write to */
+/* engine/sanitize.h - AddressSanitizer: poison free memory, check what the kernel writes to */
 #ifndef SPW_ENGINE_SANITIZE_H
 #define SPW_ENGINE_SANITIZE_H
 

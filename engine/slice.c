@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/slice.c - when the thread that waits on a queue is run
+ * engine/slice.c - spw_queue_short_slice(): has a thread that waits on a queue scheduled soon
  *
- * The scheduler runs the thread whose slice ends first. With a long one, a thread that was woken
- * comes after those of loop devices and checksums, which meanwhile empty the queues that it
- * refills.
+ * The scheduler runs the thread whose time slice ends first. With a long slice, a woken thread runs
+ * after those of loop devices and checksums, while the queues that it should refill run empty.
  */
 #include <errno.h>
 #include <sched.h>
@@ -16,21 +15,21 @@
 
 #include "util/util.h"
 
-/* SCHED_ATTR_SIZE_VER0 of struct sched_attr, whose header excludes <sched.h>. */
+/* The first version of struct sched_attr, whose kernel header conflicts with <sched.h>. */
 struct spw_sched_attr {
 	uint32_t size;
 	uint32_t policy;
 	uint64_t flags;
 	int32_t nice;
 	uint32_t priority;
-	uint64_t runtime_ns; /* of SCHED_OTHER: the slice, since Linux 6.12 */
+	uint64_t runtime_ns; /* for SCHED_OTHER: the time slice, since Linux 6.12 */
 	uint64_t deadline_ns;
 	uint64_t period_ns;
 };
 
 _Static_assert(sizeof(struct spw_sched_attr) == 48, "SCHED_ATTR_SIZE_VER0");
 
-/* The shortest that the kernel takes. */
+/* The shortest slice that the kernel accepts. */
 #define SLICE_NS 100000u
 
 int spw_queue_short_slice(void)

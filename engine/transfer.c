@@ -1,24 +1,25 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/transfer.c - an io in a queue: prepared, cut into parts, issued, joined, ended
+ * engine/transfer.c - life of an io in a queue: prepare, cut into parts, issue, complete, reap,
+ * cancel
  *
- *   WAITING    between head and tail of its device: bytes of it are not cut into parts yet. Only
- *              the head is cut in part.
- *   ISSUED     all its bytes are in parts, or what was not was dropped after a failure
- *   WHOLE      as ISSUED, in one part that the backend issued by itself; that part is not filled in
- *   CANCELLED  as ISSUED; parts that stop half-way are not continued
- *   ENDED      done was called or will be by the next reap
+ *   WAITING    in the list from head to tail of its device, as not all of its bytes are cut into
+ *              parts. Only the head may be cut partly.
+ *   ISSUED     all its bytes are in parts, or the rest was dropped after a failure
+ *   WHOLE      as ISSUED, on the fast path: one part, which is not filled in
+ *   CANCELLED  as ISSUED; parts that end with a short transfer are not continued
+ *   ENDED      done was called, or will be by the next reap
  *
  * Invariants, cited by asserts and tests
- *   QUEUE-1  An io is between head and tail if and only if its state is WAITING.
- *   QUEUE-2  engine_parts is the number of slots whose io it is; of a WHOLE io, which has one, it
- *            is not filled in. An io ends when it is 0 and the state is not WAITING.
- *   QUEUE-3  A slot in use is either with the backend or among those to be issued again, never
- *            both; so a backend completes no slot that is free.
- *   QUEUE-4  An io counts in spw_engine__queue_ios() from prepare until done is about to be called,
- *            which is from a reap alone. A queue that is freed has none, and no slot in use.
- *   QUEUE-5  A part has bytes, unless it is a flush, and all of its io's parts together have no
- *            more than the io: cutting and continuing come to an end.
+ *   QUEUE-1  An io is in its device's list if and only if its state is WAITING.
+ *   QUEUE-2  engine_parts is the number of slots with this io; for a WHOLE io, which has one slot,
+ *            it is not set. An io ends when it is 0 and the state is not WAITING.
+ *   QUEUE-3  A slot in use is either with the backend or in the list to be issued again, never
+ *            both; so a backend never completes a free slot.
+ *   QUEUE-4  spw_engine__queue_ios() counts an io from prepare until just before done is called,
+ *            which only a reap does. A queue is freed without ios and slots in use.
+ *   QUEUE-5  A part has bytes, unless it is a flush, and the parts of an io have no more bytes than
+ *            the io: so cutting and continuing terminate.
  */
 #include <errno.h>
 #include <limits.h>
@@ -35,7 +36,7 @@
 
 #define RETRIES_MAX 256
 
-/* What far targets and their kernels are known to fail for its length alone is longer. */
+/* Remote targets that fail requests because of their length fail only longer ones. */
 #define HALVED_BYTES_MIN (512u << 10)
 
 static const char *const op_names[] = {
@@ -69,13 +70,13 @@ COLD static void report_failure(struct spw_queue *q, const struct spw_io *io)
 
 HOT void call_done(struct spw_queue *q, struct spw_io *io)
 {
-	SPW_ASSERT(q->reaping); /* QUEUE-4 */
+	SPW_ASSERT(q->reaping); /* done is called only by a reap (QUEUE-4) */
 	q->ios_ended_besides++;
 	SPW_PROBE(complete, io, io->device, io->op, io->res);
 	io->done(io);
 }
 
-/* Outside a reap, and inside the loop that issues, done is left to the reap that follows. */
+/* Outside a reap, and inside the loop that issues, leave calling done to the next reap. */
 COLD static void end_later(struct spw_queue *q, struct spw_io *io)
 {
 	io->engine_next = NULL;
@@ -116,7 +117,8 @@ HOT void call_done_of_ended(struct spw_queue *q)
 HOT void leave_waiting(struct spw_queue *q, struct spw_queue_device *dev, struct spw_io *io,
 		       struct spw_io *before)
 {
-	SPW_ASSERT(io->engine_state == IO_WAITING && dev->waiting > 0); /* QUEUE-1 */
+	/* it is in the list (QUEUE-1) */
+	SPW_ASSERT(io->engine_state == IO_WAITING && dev->waiting > 0);
 	*(before ? &before->engine_next : &dev->head) = io->engine_next;
 	if (dev->tail == io)
 		dev->tail = before;
@@ -136,7 +138,7 @@ COLD static void fail_io(struct spw_queue *q, struct spw_io *io, int error)
 	}
 	if (io->engine_state != IO_WAITING)
 		return;
-	SPW_ASSERT(dev->head == io); /* QUEUE-1: as parts of it exist */
+	SPW_ASSERT(dev->head == io); /* only the head has parts (QUEUE-1) */
 	leave_waiting(q, dev, io, NULL);
 }
 
@@ -144,7 +146,7 @@ HOT void end_part(struct spw_queue *q, struct spw_part *part)
 {
 	struct spw_io *io = part->io;
 
-	SPW_ASSERT(io->engine_parts > 0); /* QUEUE-2 */
+	SPW_ASSERT(io->engine_parts > 0); /* this slot is counted (QUEUE-2) */
 	spw_engine__slot_give(q, &q->devices[part->device], part);
 	q->ios_ended_besides--;
 	if (--io->engine_parts == 0 && io->engine_state != IO_WAITING)
@@ -163,7 +165,7 @@ COLD static void issue_again(struct spw_queue *q, struct spw_part *part)
 
 static void advance(struct spw_part *part, uint32_t bytes)
 {
-	SPW_ASSERT(bytes < part->rest_bytes); /* QUEUE-5 */
+	SPW_ASSERT(bytes < part->rest_bytes); /* some are left (QUEUE-5) */
 	part->offset_bytes += bytes;
 	part->rest_bytes -= bytes;
 	if (!part->iov) {
@@ -178,7 +180,7 @@ static void advance(struct spw_part *part, uint32_t bytes)
 	part->iov_offset = bytes;
 }
 
-/* What was agreed at open is not any more. Writes that were in flight then fail, too. */
+/* The drive rejects a placement that it accepted at open: write without, also the failed ones. */
 static bool goes_without_placement(struct spw_queue *q, const struct spw_part *part, int64_t res)
 {
 	struct spw_queue_device *dev = &q->devices[part->device];
@@ -197,9 +199,9 @@ static bool goes_without_placement(struct spw_queue *q, const struct spw_part *p
 }
 
 /*
- * Some targets of a network fail what is too long for them as if the drive had failed. Tried in two
- * halves, one after the other so that no block layer merges them, it goes through, once in the life
- * of a part: a drive that is bad fails the halves, too.
+ * Some network targets fail too long requests as if the drive had failed. So a failed part is tried
+ * once more in two halves, one after the other, so that the block layer does not merge them. A bad
+ * drive fails the halves too.
  */
 static bool too_large(struct spw_part *part, int64_t res)
 {
@@ -210,7 +212,7 @@ static bool too_large(struct spw_part *part, int64_t res)
 	return true;
 }
 
-/* The kernel or the drive asks for another attempt. Bounded: one that always asks has failed. */
+/* Whether to retry after -EAGAIN and the like, up to RETRIES_MAX times. */
 static bool asks_again(struct spw_queue *q, struct spw_part *part, int64_t res)
 {
 	if ((res != -EAGAIN && res != -EINTR && !goes_without_placement(q, part, res)) ||
@@ -220,7 +222,7 @@ static bool asks_again(struct spw_queue *q, struct spw_part *part, int64_t res)
 	return true;
 }
 
-/* A part that did not end in one go. Return: whether it is to be issued again. */
+/* Handle a short transfer or an error. Return: whether the part is to be issued again. */
 COLD static bool go_on(struct spw_queue *q, struct spw_part *part, int64_t res)
 {
 	const struct spw_queue_device *dev = &q->devices[part->device];
@@ -229,8 +231,8 @@ COLD static bool go_on(struct spw_queue *q, struct spw_part *part, int64_t res)
 		res = -EPROTO;
 	if (res >= 0) {
 		/*
-		 * Offsets and addresses stay multiples of what they are aligned by; what came whole
-		 * ends where an element does.
+		 * Round down a short transfer, so that offset and address stay aligned; a complete
+		 * request ends at the end of an element.
 		 */
 		uint32_t mask = res == (int64_t)part->len_bytes ? 0 : dev->whole_mask;
 		bool is_torn = (res & mask) != 0;
@@ -242,7 +244,7 @@ COLD static bool go_on(struct spw_queue *q, struct spw_part *part, int64_t res)
 			advance(part, (uint32_t)res);
 			return true;
 		}
-		/* A drive that is gone transfers nothing; one that is there, less than a block. */
+		/* A removed drive transfers nothing; others may transfer less than a block. */
 		if (!is_torn)
 			res = spw_engine__device_no_progress_error(dev->device);
 		else
@@ -279,7 +281,7 @@ COLD void spw_engine__part_unfold(struct spw_queue *q, struct spw_part *part)
 
 void spw_engine__part_completed(struct spw_queue *q, struct spw_part *part, int64_t res)
 {
-	SPW_ASSERT(part->io); /* QUEUE-3 */
+	SPW_ASSERT(part->io); /* the slot is in use (QUEUE-3) */
 	if (spw_engine__io_is_whole(part->io))
 		spw_engine__part_unfold(q, part);
 	if (unlikely(res != (int64_t)part->len_bytes || part->len_bytes != part->rest_bytes) &&
@@ -291,7 +293,7 @@ void spw_engine__part_completed(struct spw_queue *q, struct spw_part *part, int6
 
 /* ---- Cutting --------------------------------------------------------------------------------- */
 
-/* How far it is to where the kernel splits what goes on, if it splits anywhere. */
+/* Bytes up to the next boundary at which the kernel splits requests; UINT64_MAX: none. */
 static uint64_t boundary_rest(const struct spw_queue_device *dev, uint64_t offset_bytes)
 {
 	uint64_t rest;
@@ -302,7 +304,7 @@ static uint64_t boundary_rest(const struct spw_queue_device *dev, uint64_t offse
 	return rest > dev->block_mask ? rest : UINT64_MAX;
 }
 
-/* The longest part that may begin here; a multiple of the logical block. */
+/* The longest part that may begin at this address and offset; a multiple of the logical block. */
 HOT uint32_t part_limit(const struct spw_queue *q, const struct spw_queue_device *dev,
 			uintptr_t address, uint64_t offset_bytes)
 {
@@ -325,8 +327,9 @@ HOT uint32_t part_limit(const struct spw_queue *q, const struct spw_queue_device
 }
 
 /*
- * An NVMe drive takes gaps between pages at the ends only, and polled nothing is split. What
- * controllers reach by different mappings is not named in one command.
+ * Must a request end after this element? NVMe allows gaps in pages only at both ends of a request,
+ * and polled requests must not be split. Through vfio, one command must not use memory of different
+ * mappings.
  */
 static bool splits_after(const struct spw_queue *q, const struct iovec *iov)
 {
@@ -339,7 +342,7 @@ static bool splits_after(const struct spw_queue *q, const struct iovec *iov)
 	return q->polls && ((end | (uintptr_t)iov[1].iov_base) & (q->page_bytes - 1)) != 0;
 }
 
-/* The bytes of as many whole elements as fit one request, counted in pages they touch. */
+/* Length of as many whole elements as fit in one request, by the pages that they touch. */
 static uint32_t whole_elements(const struct spw_queue *q, const struct spw_queue_device *dev,
 			       const struct spw_io *io)
 {
@@ -364,7 +367,7 @@ static uint32_t whole_elements(const struct spw_queue *q, const struct spw_queue
 	return (uint32_t)bytes;
 }
 
-/* Either whole elements of the vector, or a piece of one that is too long. */
+/* Cut a part that has whole elements of the vector, or a piece of an element that is too long. */
 COLD static void cut_vector(const struct spw_queue *q, const struct spw_queue_device *dev,
 			    struct spw_io *io, struct spw_part *part)
 {
@@ -415,11 +418,11 @@ HOT void cut(const struct spw_queue *q, const struct spw_queue_device *dev, stru
 		io->engine_issued_bytes = io->len_bytes;
 	}
 	SPW_ASSERT((part->rest_bytes > 0 || io->op == SPW_FLUSH) &&
-		   io->engine_issued_bytes <= io->len_bytes); /* QUEUE-5 */
+		   io->engine_issued_bytes <= io->len_bytes); /* cutting ends (QUEUE-5) */
 	io->engine_parts++;
 }
 
-/* Whole elements, as many as @limit holds, or what is left of the first. */
+/* The next request has as many whole elements as @limit allows, or the rest of the first one. */
 COLD static void shape_vector(struct spw_part *part, uint32_t limit)
 {
 	uint64_t first = part->iov->iov_len - part->iov_offset;
@@ -438,7 +441,7 @@ COLD static void shape_vector(struct spw_part *part, uint32_t limit)
 	part->piece = -1;
 }
 
-/* The next request carries all of the part, up to its limit, unless it stopped in an element. */
+/* Set up the part's next request, of all its remaining bytes if limit and vector allow. */
 HOT void shape(const struct spw_queue *q, struct spw_part *part)
 {
 	part->iov_count = 0;
@@ -450,7 +453,7 @@ HOT void shape(const struct spw_queue *q, struct spw_part *part)
 		if (part->iov_count > 0)
 			return;
 	}
-	/* Some kernels refuse registered memory that does not end with a block. */
+	/* Some kernels refuse registered memory that is not aligned to a block. */
 	if (likely(((uintptr_t)part->buf & q->devices[part->device].block_mask) == 0))
 		part->piece = spw_engine__queue_piece(q, part->buf, part->len_bytes);
 	else
@@ -459,7 +462,7 @@ HOT void shape(const struct spw_queue *q, struct spw_part *part)
 
 /* ---- Issuing --------------------------------------------------------------------------------- */
 
-/* Full: submit. A failure is met again by the submit or wait that follows. */
+/* The backend is full: submit, and try again. The next submit or wait reports a failure. */
 COLD static bool issue_to_full(struct spw_queue *q, struct spw_part *part)
 {
 	(void)q->ops->submit(q);
@@ -488,7 +491,7 @@ COLD static void issue_those_again(struct spw_queue *q)
 	while (part) {
 		struct spw_part *next = part->next;
 
-		SPW_ASSERT(part->io); /* QUEUE-3 */
+		SPW_ASSERT(part->io); /* the slot is in use (QUEUE-3) */
 		if (part->io->engine_error || part->io->engine_state == IO_CANCELLED) {
 			fail_io(q, part->io, -ECANCELED);
 			end_part(q, part);
@@ -500,7 +503,7 @@ COLD static void issue_those_again(struct spw_queue *q)
 	}
 }
 
-/* No kernel queues a deallocation, and a polled ring takes no flush: both are done now. */
+/* Needs a blocking call: kernels cannot queue discards, and polled rings cannot flush. */
 static bool has_no_queue(const struct spw_queue *q, const struct spw_queue_device *dev,
 			 const struct spw_io *io)
 {
@@ -635,7 +638,7 @@ COLD static int refuse(const struct spw_queue *q, const struct spw_io *io)
 	return 0;
 }
 
-/* The checks of refuse() for the plain case, without the words. */
+/* The checks of refuse() on the fast path, without messages. */
 HOT bool is_plain(const struct spw_queue *q, const struct spw_io *io)
 {
 	const struct spw_queue_device *dev = &q->devices[io->device];
@@ -686,16 +689,16 @@ int spw_queue_submit(struct spw_queue *q)
 	return q->ops->submit(q);
 }
 
-/* How many completions to sleep for; 1/4 of the depth may fall idle while ios wait. */
+/* How many completions to wait for; while ios wait, at most 1/4 of the depth may become idle. */
 static unsigned completions_to_wait_for(const struct spw_queue *q, unsigned min)
 {
 	unsigned want = min - spw_engine__queue_ended(q);
 	uint32_t ios = spw_engine__queue_ios(q);
 	uint32_t in_flight = spw_engine__queue_in_flight(q);
 
-	SPW_ASSERT(q->again <= in_flight); /* QUEUE-3 */
+	SPW_ASSERT(q->again <= in_flight); /* they are slots in use (QUEUE-3) */
 	if (ios == 0)
-		return 1; /* only a wake can end this */
+		return 1; /* only a wake or the timeout can end the wait */
 	want = SPW_MIN(want, ios);
 	if (q->waiting_mask && want > q->depth / 4)
 		want = q->depth >= 4 ? q->depth / 4 : 1;
@@ -810,7 +813,7 @@ int spw_queue_cancel(struct spw_queue *q, struct spw_io *io)
 	dev = &q->devices[io->device];
 	if (is_among_ended(q, io))
 		return 0;
-	/* done is called later, never from here. */
+	/* done is called by the next reap, never from here. */
 	q->issuing = true;
 	found = cancel_waiting(q, dev, io);
 	for (struct spw_part *part = dev->parts; part < dev->parts + q->depth; part++) {

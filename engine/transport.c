@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/transport.c - how an NVMe drive is reached, from what sysfs tells of its controllers
+ * engine/transport.c - paths of an NVMe drive (PCIe or network), from its controllers in sysfs
  *
- * Of a namespace with one path the folder "device" is its controller. Where there may be several,
- * as there may be of every drive over a network, it is the subsystem, which has all controllers;
- * those with a path to the namespace "nvme0n1" have a hidden block device "nvme0c3n1" each.
+ * The folder "device" of a namespace with a single path is its controller. With multipath, which
+ * every drive over a network has, it is the subsystem, which contains all controllers; a controller
+ * with a path to the namespace "nvme0n1" has a hidden block device such as "nvme0c3n1".
  */
 #include "engine/transport.h"
 
@@ -25,7 +25,7 @@ static bool is_far(const char *name)
 	return false;
 }
 
-/* The kernel fails transfers after the one, and gives the drive up after the other; or "off". */
+/* How long transfers wait for a lost path: the first of these timeouts that is set, not "off". */
 static uint32_t read_kept(const char *controller)
 {
 	static const char *const limits[] = {"fast_io_fail_tmo", "ctrl_loss_tmo"};
@@ -59,7 +59,7 @@ static void add_path(const char *controller, struct spw_transport *t)
 }
 
 struct search {
-	const char *name; /* of the block device */
+	const char *name; /* name of the block device */
 	struct spw_transport *transport;
 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/trial.c - does a device move the right bytes from and to memory as it says it may lie? */
+/* engine/trial.c - spw_engine__trial_alignment(): tests the alignment that a device claims */
 #include "engine/trial.h"
 
 #include <errno.h>
@@ -17,7 +17,7 @@ static void fill(uint8_t *bytes, size_t len, uint64_t seed)
 	}
 }
 
-/* Write from one place and read to another. Return: 0; -EBADMSG other bytes came; -errno. */
+/* Write from one buffer, read to another. Return: 0; -EBADMSG wrong bytes; -errno. */
 static int move(const struct spw_device *device, uint8_t *from, uint8_t *to, size_t len,
 		uint64_t offset_bytes, uint64_t seed)
 {
@@ -31,11 +31,11 @@ static int move(const struct spw_device *device, uint8_t *from, uint8_t *to, siz
 	return rc == 0 && memcmp(from, to, len) != 0 ? -EBADMSG : rc;
 }
 
-/* @pages, @odd: room for @len bytes each. */
+/* Write from @odd and read to @pages, then the reverse; both have @len bytes. */
 static int try_both_ways(const struct spw_device *device, uint8_t *pages, uint8_t *odd, size_t len,
 			 uint64_t offset_bytes)
 {
-	/* what an earlier trial left there is not taken for this one's */
+	/* new bytes each time: those of an earlier trial must not pass */
 	uint64_t seed = spw_clock_ns();
 	int rc = move(device, odd, pages, len, offset_bytes, seed);
 

@@ -29,7 +29,7 @@ void spw_engine__wake_ask(struct spw_wake *wake)
 	uint64_t one = 1;
 
 	atomic_store(&wake->asked, true);
-	/* A full counter (EAGAIN) is readable already, which is all that is wanted. */
+	/* EAGAIN, the counter is full: then it is readable already, which is enough. */
 	if (atomic_load(&wake->sleeping) && write(wake->eventfd, &one, sizeof(one)) < 0)
 		errno = saved_errno;
 }
@@ -38,10 +38,13 @@ void spw_engine__wake_drain(struct spw_wake *wake)
 {
 	uint64_t count, one = 1;
 
-	/* Nothing to read (EAGAIN): drained before. */
+	/* EAGAIN: it was drained before. */
 	if (read(wake->eventfd, &count, sizeof(count)) < 0)
 		return;
-	/* Who has asked since the sleep was announced wrote what was just drained: write again. */
+	/*
+	 * What was drained may be a wake-up requested since the sleep was announced: write it
+	 * again.
+	 */
 	if (atomic_load(&wake->asked) && write(wake->eventfd, &one, sizeof(one)) < 0)
 		return;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/nvme/admin.c - questions to a drive: Identify, Get Log Page, I/O Management Receive */
+/* engine/nvme/admin.c - admin commands: Identify, Get Log Page, I/O Management Receive */
 #include "engine/nvme/admin.h"
 
 #include <errno.h>
@@ -135,7 +135,7 @@ static int ask_about_namespace(spw_nvme_ioctl *ask, int fd, const char *path,
 	if (!info->places_data)
 		return 0;
 	ret = spw_nvme__ask_placements(ask, fd, path, ns.id, ids);
-	/* One that refuses the question says the rest. */
+	/* A drive that refuses this command still answers the others. */
 	if (ret > 0)
 		info->placement_handles = (uint32_t)ret;
 	return 0;
@@ -149,7 +149,7 @@ int spw_nvme__ask_all(spw_nvme_ioctl *ask, int fd, const char *path, struct spw_
 	if (ret)
 		return ret;
 	spw_nvme__decode_controller(data, info);
-	/* A controller's own node belongs to no namespace. */
+	/* Not for a controller's own node, which has no namespace. */
 	if (ask(fd, NVME_IOCTL_ID, NULL) > 0)
 		ret = ask_about_namespace(ask, fd, path, info);
 	return ret ? ret : ask_health(ask, fd, path, info);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/nvme/admin.h - questions to a drive, and the nodes by which it is asked */
+/* engine/nvme/admin.h - admin commands to a drive, and the device nodes for them */
 #ifndef SPW_ENGINE_NVME_ADMIN_H
 #define SPW_ENGINE_NVME_ADMIN_H
 
@@ -19,21 +19,21 @@ int spw_nvme__ask_namespace(spw_nvme_ioctl *ask, int fd, const char *path,
 int spw_nvme__ask_placements(spw_nvme_ioctl *ask, int fd, const char *path, uint32_t namespace_id,
 			     uint16_t ids[SPW_NVME_PLACEMENTS_MAX]);
 
-/* The same of a drive that may not know the question, which it is spared then. */
+/* The same, but does not send the command to a drive that does not support it. */
 int spw_nvme__find_placements(spw_nvme_ioctl *ask, int fd, const char *path, uint32_t namespace_id,
 			      uint16_t ids[SPW_NVME_PLACEMENTS_MAX]);
 
-/* Everything of struct spw_nvme_info but its size. */
+/* Fill in all of struct spw_nvme_info except its size. */
 int spw_nvme__ask_all(spw_nvme_ioctl *ask, int fd, const char *path, struct spw_nvme_info *info);
 
 /* ---- Nodes of a namespace: one for blocks, /dev/nvme0n1, one for commands, /dev/ng0n1 ---- */
 
 struct spw_device;
 
-/* Open and check a block node's character node. Return: fd; -EOPNOTSUPP none; -ESTALE; -errno. */
+/* Open a device's character node. Return: fd; -EOPNOTSUPP it has none; -ESTALE replaced; -errno. */
 int spw_nvme__open_char(const struct spw_device *device);
 
-/* Open a namespace, partition or controller to ask. Return: fd; -EOPNOTSUPP; as open(2). */
+/* Open a device node for admin commands. Return: fd; -EOPNOTSUPP not NVMe; as open(2). */
 int spw_nvme__open_admin(const char *path);
 
 #endif

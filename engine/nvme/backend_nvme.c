@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/nvme/backend_nvme.c - parts as NVMe commands, past the block layer, by io_uring_cmd on the
- * character nodes of namespaces
+ * engine/nvme/backend_nvme.c - backend nvme: passthrough of NVMe commands, by io_uring_cmd on the
+ * character nodes of namespaces, bypassing the block layer
  *
- * Limits of length, retries and the errno of a status are as the block layer has them. No command
- * that the drive has can be stopped. While the kernel resets a controller it refuses what does not
- * come by the block node: then a part goes that way, too.
+ * Limits of length, retries and the errno of a status are those of the block layer. Commands in
+ * flight cannot be cancelled. While the kernel resets a controller it rejects passthrough: then
+ * parts are transferred through the block node.
  *
  * Invariants, cited by asserts and tests
- *   NVME-1  A command names at most SPW_NVME_BLOCKS_MAX blocks, which is what its field holds.
- *   NVME-2  The range of a deallocation is its slot's own: it is there until the command has ended.
+ *   NVME-1  A command has at most SPW_NVME_BLOCKS_MAX blocks, the maximum of its field.
+ *   NVME-2  The range of a deallocation is stored with its slot, so that it exists until the
+ *           command has ended.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -22,7 +23,7 @@
 #include "engine/uring.h"
 #include "util/util.h"
 
-/* What a kernel gives that does not say: PRP lists of one page, less one. */
+/* If the kernel does not tell: one page of PRP list, less one entry. */
 #define SEGMENTS_ASSUMED 127u
 
 struct nvme_device {
@@ -35,10 +36,10 @@ struct nvme_device {
 
 struct nvme {
 	struct spw_uring uring; /* first: see engine/uring.h */
-	bool fixed;             /* registered memory is used, until the kernel refuses it */
+	bool fixed;             /* use registered memory; cleared when the kernel refuses it */
 	int fds[SPW_QUEUE_DEVICES_MAX];
 	struct nvme_device devices[SPW_QUEUE_DEVICES_MAX];
-	struct spw_nvme_range *ranges; /* of deallocations in flight, one per slot */
+	struct spw_nvme_range *ranges; /* ranges of deallocations in flight, one per slot */
 };
 
 /* ---- Opening --------------------------------------------------------------------------------- */
@@ -62,7 +63,7 @@ static int check_namespace(const struct spw_device *device, const struct spw_nvm
 	return 0;
 }
 
-/* Who may write need not be allowed to ask: then writes go without. */
+/* A user who may write may lack the right to admin commands: then write without placements. */
 static void place(struct spw_queue *q, const struct nvme *n, unsigned index)
 {
 	const char *path = q->devices[index].device->path;
@@ -101,7 +102,7 @@ static int open_device(struct spw_queue *q, struct nvme *n, unsigned index)
 	return 0;
 }
 
-/* What all devices of the queue can do. */
+/* Open all devices; *all: the features that all of them have. */
 static int open_devices(struct spw_queue *q, struct nvme *n, struct spw_nvme_abilities *all)
 {
 	struct spw_nvme_probed probed[SPW_QUEUE_DEVICES_MAX];
@@ -123,8 +124,9 @@ static int open_devices(struct spw_queue *q, struct nvme *n, struct spw_nvme_abi
 }
 
 /*
- * How many pieces of memory to register. Linux 6.1 takes only pieces of as many pages as a command
- * may have, and lists them all for each: dearer than commands that pin their own, so none is used.
+ * How many pieces of memory to register. Linux 6.1 accepts only pieces of up to a command's number
+ * of pages, and processes all of these for each command: that is slower than pinning the command's
+ * memory, so nothing is registered.
  */
 static uint64_t choose_pieces(struct spw_queue *q, const struct spw_nvme_abilities *all)
 {
@@ -207,11 +209,12 @@ static void nvme_limits(struct spw_queue *q, struct spw_queue_device *dev)
 	const struct nvme *n = q->state;
 	const struct nvme_device *d = &n->devices[dev - q->devices];
 
-	SPW_ASSERT(d->command_bytes_max >> d->ns.block_shift <= SPW_NVME_BLOCKS_MAX); /* NVME-1 */
+	/* the field NLB has 16 bits (NVME-1) */
+	SPW_ASSERT(d->command_bytes_max >> d->ns.block_shift <= SPW_NVME_BLOCKS_MAX);
 	dev->part_bytes_max = d->command_bytes_max;
 	dev->segments_max = d->segments_max;
-	dev->boundary_bytes = 0; /* of the block layer, which is not on the way */
-	/* Nothing splits for us: without huge pages, registered pages may count one by one. */
+	dev->boundary_bytes = 0; /* the block layer's boundary does not apply */
+	/* No layer splits requests: without huge pages, each registered page may be a segment. */
 	if (q->pieces > 0 || (q->arena && q->arena->pages != SPW_PAGES_HUGETLB))
 		q->arena_page_bytes = q->page_bytes;
 }
@@ -224,7 +227,8 @@ static void fill_transfer(const struct spw_queue *q, const struct nvme_device *d
 {
 	const struct nvme *n = q->state;
 
-	SPW_ASSERT(part->len_bytes >> d->ns.block_shift <= SPW_NVME_BLOCKS_MAX); /* NVME-1 */
+	/* the field NLB has 16 bits (NVME-1) */
+	SPW_ASSERT(part->len_bytes >> d->ns.block_shift <= SPW_NVME_BLOCKS_MAX);
 	spw_nvme__encode_transfer(cmd, &d->ns, part->op == SPW_READ, part->offset_bytes,
 				  part->len_bytes,
 				  spw_engine__placement_of(&q->devices[part->device], part->io));
@@ -249,7 +253,7 @@ static int nvme_issue(struct spw_queue *q, struct spw_part *part)
 	struct nvme_uring_cmd *cmd;
 	struct io_uring_sqe *sqe;
 
-	/* The kernel does not look at how the node was opened. */
+	/* The kernel does not check whether the node was opened for writing. */
 	if (unlikely(d->read_only) && part->op != SPW_READ && part->op != SPW_FLUSH) {
 		spw_engine__part_completed(q, part, -EBADF);
 		return 0;
@@ -265,14 +269,14 @@ static int nvme_issue(struct spw_queue *q, struct spw_part *part)
 		spw_nvme__encode_flush(cmd, &d->ns);
 	else {
 		SPW_ASSERT((size_t)(part - q->parts) <
-			   (size_t)q->depth * q->device_count); /* NVME-2 */
+			   (size_t)q->depth * q->device_count); /* each slot has a range (NVME-2) */
 		spw_nvme__encode_deallocate(cmd, &d->ns, part->offset_bytes, part->len_bytes,
 					    &n->ranges[part - q->parts]);
 	}
 	return 0;
 }
 
-/* A plain transfer goes from the caller's io into the ring; others take the long way. */
+/* Fast path: put a plain transfer into the ring at once; others take the slow path. */
 static int nvme_prepare(struct spw_queue *q, struct spw_io *io)
 {
 	struct nvme *n = q->state;
@@ -320,8 +324,8 @@ static int nvme_prepare(struct spw_queue *q, struct spw_io *io)
 /* ---- While a controller is reset ------------------------------------------------------------- */
 
 /*
- * The kernel has taken the command back, or does not take it. -EFAULT: Linux 6.1 loses the memory
- * of a command that has to wait; memory that is bad is so by the block node, too.
+ * Whether the kernel aborted or rejected the command because of a reset. -EFAULT: Linux 6.1 loses
+ * the memory of a command that has to wait; if the memory really is bad, the block node fails too.
  */
 static bool is_reset(int res)
 {
@@ -349,7 +353,7 @@ static int transfer_by_block_node(const struct spw_device *device, const struct 
 	return ret;
 }
 
-/* It waits there until the controller is back, or the kernel drops it. */
+/* Transfer a part through the block node, which waits until the controller is back or removed. */
 static int64_t go_by_block_node(struct spw_queue *q, struct nvme_device *d, struct spw_part *part)
 {
 	const struct spw_device *device = q->devices[part->device].device;
@@ -374,7 +378,7 @@ static int64_t go_by_block_node(struct spw_queue *q, struct nvme_device *d, stru
 
 /* ---- Completions ----------------------------------------------------------------------------- */
 
-/* @res: a negative errno of the kernel, or the drive's status. Return: what becomes of the part. */
+/* @res: a negative errno of the kernel, or the drive's status. Return: the part's result. */
 __attribute__((cold, noinline)) static int64_t part_result(struct spw_queue *q,
 							   struct spw_part *part, int res)
 {
@@ -398,7 +402,7 @@ __attribute__((cold, noinline)) static int64_t part_result(struct spw_queue *q,
 	return spw_nvme__part_result(q, part, (uint32_t)res, part->len_bytes);
 }
 
-/* Of what did not end whole, or was not issued so. */
+/* Slow path of completions: errors, and parts that were not issued by nvme_prepare(). */
 static void complete(struct spw_queue *q, struct spw_part *part, int res)
 {
 	if (spw_engine__io_is_whole(part->io))

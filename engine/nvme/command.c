@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/nvme/command.c - NVMe commands that are not hot, and what a drive says of itself */
+/* engine/nvme/command.c - encode flush and deallocate, decode Identify and log pages */
 #include "engine/nvme/command.h"
 
 #include <endian.h>
@@ -11,7 +11,7 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 	       "ranges are written in the order of this machine");
 
-/* Of a block: guard, application tag and reference tag. */
+/* Protection information of a block: guard, application tag and reference tag. */
 #define TAGS_BYTES 8u
 
 void spw_nvme__encode_flush(struct nvme_uring_cmd *cmd, const struct spw_nvme_namespace *ns)
@@ -52,7 +52,7 @@ static uint64_t data_units(const uint8_t *data)
 	return __builtin_mul_overflow(le128(data), UINT64_C(512000), &bytes) ? UINT64_MAX : bytes;
 }
 
-/* ASCII, padded with blanks; what a terminal could take amiss becomes a question mark. */
+/* Copy ASCII padded with blanks; control codes become question marks. */
 static void text(const uint8_t *data, size_t len, char *out)
 {
 	while (len > 0 && (data[len - 1] == ' ' || data[len - 1] == '\0'))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/nvme/command.h - NVMe commands and answers as bytes; answers are not trusted */
+/* engine/nvme/command.h - encode NVMe commands, decode the drive's data, which is not trusted */
 #ifndef SPW_ENGINE_NVME_COMMAND_H
 #define SPW_ENGINE_NVME_COMMAND_H
 
@@ -12,7 +12,7 @@
 
 #include "util/util.h"
 
-/* What older kernel headers do not have. */
+/* Missing in older kernel headers. */
 #ifndef NVME_URING_CMD_IO
 struct nvme_uring_cmd {
 	uint8_t opcode, flags;
@@ -53,24 +53,24 @@ enum spw_nvme_admin_opcode {
 #define SPW_NVME_LOG_HEALTH   0x02u
 #define SPW_NVME_HEALTH_BYTES 512u
 
-/* A command names up to this many blocks: NLB is 16 bits and counts from 0. */
+/* Most blocks of a command: NLB has 16 bits and counts from 0. */
 #define SPW_NVME_BLOCKS_MAX 65536u
 
-/* MDTS counts in pages of CAP.MPSMIN, which user space cannot read; every drive known has 4 KiB. */
+/* The unit of MDTS is CAP.MPSMIN, which user space cannot read; all known drives have 4 KiB. */
 #define SPW_NVME_PAGE_BYTES 4096u
 
 struct spw_nvme_namespace {
 	uint32_t id;
 	uint32_t block_shift; /* of a logical block */
 	uint32_t metadata_bytes;
-	uint32_t protection_type; /* of protection information: 1 to 3; 0: none */
-	/* all metadata is type 1's: the controller makes it, checks it, and keeps it to itself */
+	uint32_t protection_type; /* type of protection information: 1 to 3; 0: none */
+	/* all metadata is type 1 protection information, which the controller inserts and checks */
 	bool protects;
 	uint64_t blocks;
 	uint64_t used_blocks; /* NUSE: at most blocks */
 };
 
-/* Dword 12, of a namespace that protects: PRACT; and PRCHK of guard and reference tag. */
+/* Bits of dword 12 if the namespace protects: PRACT; PRCHK for guard and reference tag. */
 #define SPW_NVME_MAKE_TAGS  (1u << 29)
 #define SPW_NVME_CHECK_TAGS (1u << 28 | 1u << 26)
 
@@ -81,8 +81,8 @@ static inline uint32_t spw_nvme__reference_tag(uint64_t first_block)
 }
 
 /*
- * Read or Write of whole blocks; the caller sets addr and data_len. @placed: 0, or of a Write
- * SPW_PLACED.
+ * Encode a read or write of whole blocks; the caller sets addr and data_len. @placed: 0, or for a
+ * write a placement identifier with SPW_PLACED.
  */
 static inline void spw_nvme__encode_transfer(struct nvme_uring_cmd *cmd,
 					     const struct spw_nvme_namespace *ns, bool is_read,
@@ -121,7 +121,7 @@ _Static_assert(sizeof(struct spw_nvme_range) == 16 &&
 		       offsetof(struct spw_nvme_range, first_block) == 8,
 	       "as in the specification");
 
-/* Deallocate one range of fewer than 2^32 blocks; it stays valid until the command ends. */
+/* Deallocate one range of fewer than 2^32 blocks; @range must stay valid until the command ends. */
 void spw_nvme__encode_deallocate(struct nvme_uring_cmd *cmd, const struct spw_nvme_namespace *ns,
 				 uint64_t offset_bytes, uint64_t len_bytes,
 				 struct spw_nvme_range *range);
@@ -132,11 +132,11 @@ void spw_nvme__encode_deallocate(struct nvme_uring_cmd *cmd, const struct spw_nv
 
 #define SPW_NVME_FDP_DISABLED 0x029u
 
-/* What the kernel says for a command that it has not given to a drive, or has taken back. */
+/* Status of a command that the kernel has not sent to a drive, or has aborted. */
 #define SPW_NVME_HOST_PATHING_ERROR 0x370u
 #define SPW_NVME_ABORTED_BY_HOST    0x371u
 
-/* As the kernel's block layer would report it; its name is spw_nvme_status_text(). */
+/* The errno that the kernel's block layer has for a status, see also spw_nvme_status_text(). */
 int spw_nvme__errno(uint32_t status);
 
 /* nvme_core.max_retries: how often the kernel repeats a command whose failure is not final. */
@@ -145,7 +145,7 @@ int spw_nvme__errno(uint32_t status);
 struct spw_queue;
 struct spw_part;
 
-/* What becomes of a part of which the drive says @status: @bytes, or a negative errno. */
+/* The result of a part with this status: @bytes; -EAGAIN: retry; or another negative errno. */
 int64_t spw_nvme__part_result(struct spw_queue *queue, const struct spw_part *part, uint32_t status,
 			      uint32_t bytes);
 
@@ -167,16 +167,16 @@ static inline uint64_t spw_nvme__le64(const uint8_t *data)
 void spw_nvme__decode_controller(const uint8_t data[SPW_NVME_IDENTIFY_BYTES],
 				 struct spw_nvme_info *info);
 
-/* Return: 0; -EPROTO the drive's answer makes no sense. */
+/* Return: 0; -EPROTO the drive's data is invalid. */
 int spw_nvme__decode_namespace(const uint8_t data[SPW_NVME_IDENTIFY_BYTES],
 			       struct spw_nvme_namespace *ns);
 
 void spw_nvme__decode_health(const uint8_t data[SPW_NVME_HEALTH_BYTES], struct spw_nvme_info *info);
 
 /*
- * Reclaim Unit Handle Status: header and descriptors. A namespace may have 128; the last is not
- * asked for, so that the answer is in one page: some drives refuse a list of memory of which their
- * answer does not need all.
+ * Reclaim Unit Handle Status: header and descriptors. A namespace may have 128; the last is left
+ * out, so that the data fits in one page: some drives reject a PRP list that is longer than their
+ * data.
  */
 #define SPW_NVME_PLACEMENTS_MAX   127u
 #define SPW_NVME_PLACEMENTS_BYTES (16u + SPW_NVME_PLACEMENTS_MAX * 32u)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/nvme/node.c - which device nodes belong to one NVMe namespace, as sysfs tells */
+/* engine/nvme/node.c - finds the block and character node of an NVMe namespace in sysfs */
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +19,7 @@
 #define SPW_SYSFS "/sys"
 #endif
 
-/* Path and name of a device in sysfs: ".../nvme/nvme0/ng0n1". Return: false: no device node. */
+/* The sysfs folder of a device: ".../nvme/nvme0/ng0n1". Return: false: not a device node. */
 static bool sysfs_folder(const struct stat *st, char folder[PATH_MAX])
 {
 	if (!S_ISBLK(st->st_mode) && !S_ISCHR(st->st_mode))
@@ -64,7 +64,7 @@ static bool is_block_node(const char *path, const char *folder)
 	       spw_read_device(SPW_PATH("%s/dev", folder), &number) && number == st.st_rdev;
 }
 
-/* Of the character node at @path: first beside it, if /dev is elsewhere, then in /dev. */
+/* Find the block node of the character node at @path: in the same folder, then in /dev. */
 static int find_block_node(const char *path, const char *char_folder, char *node, size_t len)
 {
 	char real[PATH_MAX], folder[PATH_MAX], name[NAME_MAX];
@@ -161,7 +161,7 @@ int spw_nvme__open_admin(const char *path)
 	fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (fd < 0)
 		return spw_error_errno(-errno, "%s cannot be opened", path);
-	/* The node may have become another's in between. */
+	/* The node may have been replaced in between. */
 	if (fstat(fd, &st) == 0 && is_nvme(&st))
 		return fd;
 	(void)close(fd);

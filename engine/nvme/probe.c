@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/nvme/probe.c - what passthrough can do with devices, found out by reading first blocks
+ * engine/nvme/probe.c - tests passthrough to devices by reading their first blocks: polling,
+ * registered memory
  *
- * That a drive fails the read says nothing against the way there. All are tried on one ring of its
- * own, whose memory goes with it: making a ring or unregistering memory takes tens of milliseconds.
+ * A read that the drive fails still shows that passthrough works. All devices are tested on one
+ * separate ring, which is closed with its memory: creating a ring or unregistering memory takes
+ * tens of milliseconds.
  */
 #include "engine/nvme/probe.h"
 
@@ -16,11 +18,12 @@
 struct probe {
 	struct io_uring ring;
 	char *memory;
-	size_t bytes;                         /* to register; 0: not tried */
-	const struct spw_nvme_probed *failed; /* the device that passthrough does not work with */
+	/* bytes to register; 0: do not test registered memory */
+	size_t bytes;
+	const struct spw_nvme_probed *failed; /* the device with which passthrough does not work */
 };
 
-/* Return: 0 the command got to the drive and back; a negative errno of the kernel. */
+/* Return: 0 the drive completed the command, with any status; a negative errno of the kernel. */
 static int read_block(struct probe *p, const struct spw_nvme_probed *device, bool registered)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&p->ring);
@@ -36,7 +39,7 @@ static int read_block(struct probe *p, const struct spw_nvme_probed *device, boo
 	cmd->data_len = 1u << device->ns->block_shift;
 	if (registered)
 		spw_nvme__entry_use_registered(sqe, 0);
-	/* A polling wait may end with nothing, and nothing may be in flight on a closed ring. */
+	/* A polling wait may return early; the ring must not be closed with I/O in flight. */
 	do {
 		ret = io_uring_submit_and_wait(&p->ring, 1);
 		if (ret >= 0)
@@ -49,7 +52,7 @@ static int read_block(struct probe *p, const struct spw_nvme_probed *device, boo
 	return ret;
 }
 
-/* Whether commands to every device can use the beginning of a registered piece. */
+/* Whether commands to every device can use a part of a registered piece. */
 static bool registered_works(struct probe *p, const struct spw_nvme_probed devices[],
 			     unsigned count)
 {
@@ -121,7 +124,7 @@ int spw_nvme__probe(const struct spw_nvme_probed devices[], unsigned count, bool
 	p.memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (p.memory == MAP_FAILED)
 		return spw_error(-ENOMEM, "nvme: no memory to try %s", devices[0].path);
-	/* Else a huge page would be one segment. */
+	/* Small pages: a huge page would count as one segment. */
 	(void)madvise(p.memory, bytes, MADV_NOHUGEPAGE);
 	if (want_polled)
 		ret = probe_ring(&p, devices, count, true, abilities);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/nvme/probe.h - passthrough by io_uring: its entries, and what the kernel can do */
+/* engine/nvme/probe.h - passthrough by io_uring: submission entries, and the features that work */
 #ifndef SPW_ENGINE_NVME_PROBE_H
 #define SPW_ENGINE_NVME_PROBE_H
 
@@ -8,7 +8,7 @@
 
 #include "engine/nvme/command.h"
 
-/* @cmd_op: NVME_URING_CMD_IO or _IO_VEC. Return: the command, all of it for the caller to set. */
+/* @cmd_op: NVME_URING_CMD_IO or _IO_VEC. Return: the command, which the caller fills in. */
 static inline struct nvme_uring_cmd *spw_nvme__entry(struct io_uring_sqe *sqe, int fd,
 						     uint32_t cmd_op, uint64_t user_data)
 {
@@ -20,7 +20,7 @@ static inline struct nvme_uring_cmd *spw_nvme__entry(struct io_uring_sqe *sqe, i
 	return (struct nvme_uring_cmd *)(void *)sqe->cmd;
 }
 
-/* The command's memory lies in the registered buffer @index. Not for vectors. */
+/* The command's memory is in the registered buffer @index. Not for vectors. */
 static inline void spw_nvme__entry_use_registered(struct io_uring_sqe *sqe, uint16_t index)
 {
 	sqe->uring_cmd_flags = IORING_URING_CMD_FIXED;
@@ -39,13 +39,13 @@ struct spw_nvme_probed {
 	uint32_t segments_max; /* memory pages per command */
 };
 
-/* Trials pin no more memory than this, even where a command may have more pages. */
+/* Tests pin at most this many pages, even if a command may have more. */
 #define SPW_NVME_PROBE_PAGES_MAX 4096u
 
-/* Pages to try registered memory with: more than any command may have; 0: too many to try. */
+/* Number of registered pages for the test: more than any command may have; 0: too many to test. */
 uint32_t spw_nvme__probe_pages(const struct spw_nvme_probed devices[], unsigned count);
 
-/* @want_polled: try to poll. Return: 0; -errno, in words: no passthrough with one of @devices. */
+/* @want_polled: test polling. Return: 0; -errno, with a message: a device without passthrough. */
 int spw_nvme__probe(const struct spw_nvme_probed devices[], unsigned count, bool want_polled,
 		    struct spw_nvme_abilities *abilities);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/nvme/status.c - what an NVMe status code is called, and which errno it is */
+/* engine/nvme/status.c - names and errnos of NVMe status codes */
 #include <errno.h>
 
 #include "engine/backend.h"
@@ -12,7 +12,7 @@ struct status {
 	const char *name;
 };
 
-/* Sorted by code. The errno is the kernel block layer's, so that passthrough fails as it does. */
+/* Sorted by code. The errno is the kernel block layer's, for the same result by passthrough. */
 static const struct status statuses[] = {
 	/* Generic */
 	{0x000, 0, "Successful Completion"},
@@ -103,7 +103,7 @@ static const struct status *find(uint32_t status)
 	return NULL;
 }
 
-/* A status that is none of the above: the drive failed, in a way of its own. */
+/* A status that is not in the table becomes -EIO. */
 int spw_nvme__errno(uint32_t status)
 {
 	const struct status *found = find(status);
@@ -116,7 +116,7 @@ int64_t spw_nvme__part_result(struct spw_queue *q, const struct spw_part *part, 
 {
 	int error = spw_nvme__errno(status);
 
-	/* A success may come with the word that there is more in a log. */
+	/* A status of success may have the bit More set: there is more information in a log. */
 	if (error == 0)
 		return bytes;
 	if (!(status & SPW_NVME_STATUS_DNR) && part->retries < SPW_NVME_RETRIES_MAX)
@@ -131,7 +131,7 @@ const char *spw_nvme_status_text(uint32_t status)
 
 	if (found)
 		return found->name;
-	/* Of every type the codes from C0h on, and type 7 as a whole. */
+	/* Vendor specific are the codes from C0h on of every type, and all of type 7. */
 	return (status & SPW_NVME_STATUS_CODE) >= 0x700 || (status & 0xff) >= 0xc0
 		       ? "vendor specific"
 		       : "unknown status";

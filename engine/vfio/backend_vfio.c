@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/vfio/backend_vfio.c - parts as NVMe commands in rings of this process, no system calls
+ * engine/vfio/backend_vfio.c - backend vfio: NVMe queue pairs driven by this process, without
+ * system calls
  *
- * Each device has a pair of rings, polled by the queue's thread; a part's slot is its command's.
- * The arena is mapped once. Other memory, and a vector with gaps between its pages for a controller
+ * Each device has a queue pair, polled by the queue's thread; parts and commands share slots. The
+ * arena is mapped once. Other memory, and a vector with gaps between its pages for a controller
  * without scatter gather lists, is copied through mapped memory, and counted.
  *
- * No kernel ends what a drive does not: the clock and the registers are looked at now and then,
- * once a second where a queue sleeps. When a command is late, or a controller fails, the controller
- * is stopped; only then do its parts end, since until that moment it may write to their memory.
+ * No kernel enforces deadlines here: the clock and the controllers' registers are checked from time
+ * to time, once a second while a queue sleeps. When a command is late, or a controller fails, the
+ * controller is stopped; only then do its parts end, because until then it may write to their
+ * memory.
  *
- * Devices that are not behind vfio are another backend's, whose state is q->state.
+ * Devices that are not behind vfio are handled by another backend, whose state is q->state.
  *
  * Invariants, cited by asserts and tests
- *   VFIO-1  Each copy is free, or that of one command in flight.
- *   VFIO-2  A part whose command has not ended ends only when the controller is STOPPED.
- *   VFIO-3  A command carries no more than its controller takes at a time.
+ *   VFIO-1  Each copy buffer is free, or used by exactly one command in flight.
+ *   VFIO-2  A part whose command has not completed is ended only when the controller is STOPPED.
+ *   VFIO-3  A command has no more bytes than its controller accepts.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -30,36 +32,36 @@
 #include "engine/vfio/pointer.h"
 #include "util/util.h"
 
-/* Copies at a time: further parts that need one wait. */
+/* Number of copy buffers per device; when all are in use, parts that need one wait. */
 #define COPIES_MAX 32u
 
-/* No piece of registered memory is ever too long. */
+/* All registered memory is one piece. */
 #define WHOLE_SHIFT 62u
 
-/* Vain looks at the rings, or waits, per look at the clock; and time between health checks. */
+/* Unsuccessful polls of the rings, or waits, per look at the clock; time between health checks. */
 #define LOOKS_PER_CLOCK 64u
 
 #define CHECK_MS 100u
 
-/* Of a slot that is free, or whose part was issued by vfio_prepare(): bytes 0 and copy -1. */
+/* A slot's command. If the slot is free, or was used by vfio_prepare(): bytes 0 and copy -1. */
 struct command {
-	uint32_t bytes;     /* that it carries: may be less than its part; 0: all of it */
-	int16_t copy;       /* index of its copy; -1: none */
-	uint32_t seen_uses; /* of the slot, when the deadlines were last looked at, */
-	uint64_t seen_ns;   /* and when this use was seen first */
+	uint32_t bytes;     /* length, which may be less than the part's; 0: all of the part */
+	int16_t copy;       /* index of its copy buffer; -1: it needs none */
+	uint32_t seen_uses; /* slot's use count at the last check of deadlines, */
+	uint64_t seen_ns;   /* and when that count was first seen */
 };
 
 struct vfio_device {
 	struct spw_vfio_pair pair;
-	/* what makes the controller's address of one in the arena, or in the pair's memory */
+	/* offset from addresses in the arena, or in the pair's memory, to the controller's */
 	uint64_t arena_iova, own_iova;
-	uint64_t range_iovas[SPW_RANGES_MAX]; /* the same, by the queue's ranges */
+	uint64_t range_iovas[SPW_RANGES_MAX]; /* the same for the queue's ranges */
 	struct spw_nvme_namespace nvme;
-	uint32_t changes_seen; /* of the controller's namespaces */
+	uint32_t changes_seen; /* namespace_changes of the controller when last checked */
 	bool read_only;
 	bool takes_sgl;
-	bool dead;   /* the controller is stopped, and its parts have ended */
-	char *lists; /* a page per slot */
+	bool dead;   /* the controller is stopped, and all parts have ended */
+	char *lists; /* a page for lists per slot */
 	char *copies;
 	uint32_t copies_free; /* bit i: copy i */
 	struct command *commands;
@@ -69,16 +71,16 @@ struct vfio_device {
 
 struct vfio {
 	struct vfio_device devices[SPW_QUEUE_DEVICES_MAX];
-	unsigned device_count; /* that are behind vfio */
+	unsigned device_count; /* devices behind vfio */
 	unsigned by_iommufd;
-	struct spw_vfio_link *link; /* of one of them: pauses are the same for all */
-	bool take_sgl;              /* all of them */
-	uint64_t pending; /* bit i: device i has commands that the controller is not told of */
+	struct spw_vfio_link *link; /* of any controller: relax() is the same for all */
+	bool take_sgl;              /* all controllers do */
+	uint64_t pending; /* bit i: device i has commands whose doorbell was not rung yet */
 	uint32_t looks;
 	uint64_t next_check_ns;
-	uint64_t timeout_ns; /* of a command */
-	uint64_t idle_ns;    /* between looks at the controllers of a queue that sleeps */
-	/* for devices that are not behind vfio; NULL: there are none */
+	uint64_t timeout_ns; /* time limit of a command */
+	uint64_t idle_ns;    /* time between checks of the controllers while the queue sleeps */
+	/* the backend of devices that are not behind vfio; NULL: there are none */
 	const struct spw_backend_ops *other;
 };
 
@@ -103,7 +105,7 @@ static int open_other(struct spw_queue *q, struct vfio *v)
 	return ret;
 }
 
-/* Have the kernel's wish for a controller end a sleep, as a wake does, and not only its time. */
+/* End a sleep when the kernel wants a controller back, not only when the sleep's time is over. */
 static void watch_controllers(struct spw_queue *q, const struct vfio *v)
 {
 	struct epoll_event event = {.events = EPOLLIN};
@@ -117,7 +119,7 @@ static void watch_controllers(struct spw_queue *q, const struct vfio *v)
 			(void)close(fd);
 		return;
 	}
-	/* One that is there already, for several namespaces of a controller, is refused. */
+	/* EEXIST for further namespaces of the same controller is ignored. */
 	for (unsigned i = 0; i < q->device_count; i++)
 		if (v->devices[i].ns && v->devices[i].ns->controller->link->wanted_back >= 0)
 			(void)epoll_ctl(fd, EPOLL_CTL_ADD,
@@ -160,7 +162,7 @@ static int map_arena(struct spw_queue *q, struct vfio_device *d)
 	return 0;
 }
 
-/* The whole pages that a range lies in. */
+/* The whole pages that contain a range. Return: their length. */
 static uint64_t pages_of(const struct spw_range *range, void **first)
 {
 	uintptr_t base = range->base & ~(uintptr_t)(SPW_NVME_PAGE_BYTES - 1);
@@ -208,7 +210,7 @@ static int map_range(struct spw_queue *q, struct vfio *v, const struct spw_range
 	return 0;
 }
 
-/* By all controllers, and where there are other drives by their ring, too, or by none. */
+/* Map the range for all controllers, and register it with the other backend's ring; or nowhere. */
 static int vfio_add_range(struct spw_queue *q, struct spw_range *range)
 {
 	struct vfio *v = q->front_state;
@@ -249,7 +251,7 @@ static void join(struct spw_queue *q, struct vfio *v, const struct spw_vfio_cont
 	v->idle_ns = c->link->idle_ms * UINT64_C(1000000);
 }
 
-/* Writes to a drive that does not say which handles it has go without. */
+/* If a drive does not report its placement handles, write without placements. */
 static void place(struct spw_queue *q, const struct vfio_device *d, unsigned index)
 {
 	uint16_t ids[SPW_NVME_PLACEMENTS_MAX];
@@ -291,7 +293,7 @@ static void close_device(struct spw_queue *q, struct vfio_device *d)
 	if (!d->ns)
 		return;
 	spw_vfio__pair_close(d->ns->controller, &d->pair);
-	/* With the pair gone, or the controller, nothing of the arena is written to by it. */
+	/* Without the pair, or stopped, the controller does not access the arena. */
 	if (d->arena_is_mapped)
 		d->ns->controller->link->ops->unmap(d->ns->controller->link, (void *)q->arena_base,
 						    q->arena_len_bytes);
@@ -338,7 +340,7 @@ static void set_up_alone(struct spw_queue *q, const struct vfio *v)
 	if (q->wait_mode != SPW_WAIT_POLL)
 		spw_log(&q->log, SPW_LOG_INFO,
 			"vfio: completions are polled, whatever way to wait was asked for");
-	/* Vectors are cut where a command cannot name them, as for a polled block device. */
+	/* Without SGLs, cut vectors at gaps, as for polled block devices. */
 	q->polls = !v->take_sgl;
 	q->pieces = q->arena_len_bytes > 0 ? 1 : 0;
 	q->piece_shift = WHOLE_SHIFT;
@@ -384,9 +386,9 @@ static void vfio_limits(struct spw_queue *q, struct spw_queue_device *dev)
 		return;
 	}
 	dev->part_bytes_max = (uint32_t)d->ns->command_bytes_max;
-	/* What is not in the arena is copied, and a copy is so long. */
+	/* Memory that is not mapped is copied, through buffers of this length. */
 	dev->segments_max = (uint32_t)(SPW_VFIO_COPY_BYTES / q->page_bytes);
-	/* To the controller the arena is one run of pages. */
+	/* The arena is contiguous for the controller. */
 	if (!v->other)
 		q->arena_page_bytes = SPW_HUGE_PAGE_BYTES;
 }
@@ -401,7 +403,7 @@ static inline struct spw_vfio_list list_of(const struct vfio_device *d, uint32_t
 				      .iova = (uintptr_t)list + d->own_iova};
 }
 
-/* All words of an entry, which may hold an older command. There is room. */
+/* Write all words of an entry, which may hold an older command. The ring must have room. */
 static inline void issue_transfer(struct vfio_device *d, uint32_t slot, bool is_read,
 				  const struct spw_vfio_pointer *pointer, uint64_t offset_bytes,
 				  uint32_t len_bytes, uint32_t placed)
@@ -428,7 +430,7 @@ static inline void issue_transfer(struct vfio_device *d, uint32_t slot, bool is_
 	entry->words[7] = tag;
 }
 
-/* A plain transfer goes from the caller's io into the ring; others take the slow path. */
+/* Fast path: put a plain transfer into the ring at once; others take the slow path. */
 SPW_UNGUARDED static int vfio_prepare(struct spw_queue *q, struct spw_io *io)
 {
 	struct vfio *v = q->front_state;
@@ -463,7 +465,7 @@ static bool in_arena(const struct spw_queue *q, const void *memory, uint64_t len
 	return first < q->arena_len_bytes && len_bytes <= q->arena_len_bytes - first;
 }
 
-/* What makes the controller's address of memory. Return: false: it does not reach it. */
+/* *to_iova: what to add to get the controller's address. Return: false: memory is not mapped. */
 static bool find_iova(const struct spw_queue *q, const struct vfio_device *d, const void *memory,
 		      uint64_t len_bytes, uint64_t *to_iova)
 {
@@ -479,7 +481,7 @@ static bool find_iova(const struct spw_queue *q, const struct vfio_device *d, co
 	return true;
 }
 
-/* The same of all memory of a part, which one mapping has to cover. */
+/* The same for all memory of a part, which must be in one mapping. */
 static bool find_iova_of_part(const struct spw_queue *q, const struct vfio_device *d,
 			      const struct spw_part *part, uint64_t *to_iova)
 {
@@ -516,13 +518,13 @@ static void copy_part(const struct vfio_device *d, const struct spw_part *part,
 	}
 }
 
-/* Return: false: all copies are in use. */
+/* Return: false: all copy buffers are in use. */
 static bool take_copy(struct spw_queue *q, struct vfio_device *d, const struct spw_part *part,
 		      bool foreign, struct command *command, uint64_t *iova)
 {
 	if (d->copies_free == 0)
 		return false;
-	SPW_ASSERT(command->copy < 0); /* VFIO-1 */
+	SPW_ASSERT(command->copy < 0); /* the copy has one user (VFIO-1) */
 	command->copy = (int16_t)__builtin_ctz(d->copies_free);
 	d->copies_free &= d->copies_free - 1;
 	command->bytes = SPW_MIN(part->len_bytes, SPW_VFIO_COPY_BYTES);
@@ -537,14 +539,15 @@ static bool take_copy(struct spw_queue *q, struct vfio_device *d, const struct s
 static void give_back(struct vfio_device *d, struct command *command)
 {
 	if (command->copy >= 0) {
-		SPW_ASSERT(!(d->copies_free >> command->copy & 1)); /* VFIO-1 */
+		/* the copy has one user (VFIO-1) */
+		SPW_ASSERT(!(d->copies_free >> command->copy & 1));
 		d->copies_free |= UINT32_C(1) << command->copy;
 	}
 	command->copy = -1;
 	command->bytes = 0;
 }
 
-/* Where the part's memory is, for the controller. Return: false: all copies are in use. */
+/* Point the command to the part's memory or a copy. Return: false: all copy buffers are in use. */
 static bool name_memory(struct spw_queue *q, struct vfio_device *d, struct spw_part *part,
 			uint32_t slot, struct spw_vfio_pointer *pointer)
 {
@@ -568,7 +571,7 @@ static bool name_memory(struct spw_queue *q, struct vfio_device *d, struct spw_p
 	return true;
 }
 
-/* Flush and deallocation, encoded for the kernel's passthrough: the same fields. */
+/* Issue flush or deallocate, encoded as for the kernel's passthrough: the fields are the same. */
 static void issue_rest(struct vfio_device *d, struct spw_part *part, uint32_t slot)
 {
 	struct spw_vfio_list list = list_of(d, slot);
@@ -624,7 +627,7 @@ static int vfio_issue(struct spw_queue *q, struct spw_part *part)
 		spw_engine__part_completed(q, part, d->dead ? -ENODEV : -EBADF);
 		return 0;
 	}
-	/* More than the drive takes at a time. */
+	/* Longer than the drive accepts in one command. */
 	if (unlikely(part->op == SPW_DISCARD && part->len_bytes > d->ns->deallocate_bytes_max)) {
 		discard_here_and_now(q, part);
 		return 0;
@@ -632,7 +635,8 @@ static int vfio_issue(struct spw_queue *q, struct spw_part *part)
 	if (!spw_vfio__pair_has_room(&d->pair))
 		return -EAGAIN;
 	if (likely(part->op <= SPW_WRITE)) {
-		SPW_ASSERT(part->len_bytes <= d->ns->command_bytes_max); /* VFIO-3 */
+		/* the controller accepts the length (VFIO-3) */
+		SPW_ASSERT(part->len_bytes <= d->ns->command_bytes_max);
 		if (!name_memory(q, d, part, slot, &pointer))
 			return -EAGAIN;
 		issue_transfer(d, slot, part->op == SPW_READ, &pointer, part->offset_bytes,
@@ -666,14 +670,14 @@ static void vfio_cancel(struct spw_queue *q, struct spw_part *part)
 {
 	struct vfio *v = q->front_state;
 
-	/* A controller may be told to abort a command, and need not: it ends by itself. */
+	/* No Abort command, as controllers may ignore it: the command ends by itself. */
 	if (!v->devices[part->device].ns)
 		v->other->cancel(q, part);
 }
 
 /* ---- Completions ----------------------------------------------------------------------------- */
 
-/* Ends a command that failed, or that took the slow path instead of vfio_prepare()'s. */
+/* Slow path of completions: a failed command, or one that vfio_prepare() did not issue. */
 __attribute__((noinline)) static void end_command(struct spw_queue *q, struct vfio_device *d,
 						  struct spw_part *part, uint32_t slot,
 						  uint32_t status)
@@ -681,7 +685,7 @@ __attribute__((noinline)) static void end_command(struct spw_queue *q, struct vf
 	struct command *command = &d->commands[slot];
 	int64_t res;
 
-	/* A success may come with the word that there is more in a log. */
+	/* A status of success may have the bit More set: there is more information in a log. */
 	if ((status & SPW_NVME_STATUS_CODE) == 0)
 		status = 0;
 	if (spw_engine__io_is_whole(part->io))
@@ -704,7 +708,7 @@ static unsigned take_device(struct spw_queue *q, struct vfio_device *d,
 	uint32_t slot = 0, status = 0, count = 0;
 	int got = 0;
 
-	/* One round of the ring at a time: what ends makes room for more, which may end too. */
+	/* At most one round of the ring: done may issue further commands, which may end too. */
 	while (count <= d->pair.mask &&
 	       (got = spw_vfio__pair_take(&d->pair, &slot, &status, NULL)) > 0) {
 		struct spw_part *part = &dev->parts[slot];
@@ -724,23 +728,24 @@ static unsigned take_device(struct spw_queue *q, struct vfio_device *d,
 	return count;
 }
 
-/* The controller is stopped or being stopped: all in flight then ends. Return: how many. */
+/* The controller is stopped or being stopped: end all its parts. Return: how many ended. */
 __attribute__((cold)) static unsigned bury(struct spw_queue *q, struct vfio_device *d,
 					   struct spw_queue_device *dev, uint64_t expired_ns)
 {
 	struct spw_vfio_controller *c = d->ns->controller;
 	unsigned count = 0;
 
-	/* Returns when it can write nowhere any more. */
+	/* Returns when the controller cannot write to memory any more. */
 	(void)spw_vfio__controller_error(c);
-	SPW_ASSERT(spw_vfio__controller_state(c) == SPW_VFIO_STOPPED); /* VFIO-2 */
-	/* What it has ended before is right. */
+	/* now parts may be ended (VFIO-2) */
+	SPW_ASSERT(spw_vfio__controller_state(c) == SPW_VFIO_STOPPED);
+	/* Commands that it completed before are valid. */
 	if (!d->pair.complaint)
 		count = take_device(q, d, dev);
 	if (d->dead)
 		return count;
 	d->dead = true;
-	/* What the kernel wants of it must not wake the loop any more. */
+	/* The kernel's request for the controller must not end sleeps any more. */
 	(void)epoll_ctl(q->wake.watched, EPOLL_CTL_DEL, c->link->wanted_back, NULL);
 	q->prepare = spw_engine__queue_prepare_any;
 	spw_log(&q->log, SPW_LOG_ERROR, "%s; %u requests fail, and all after them", c->reason,
@@ -766,7 +771,7 @@ __attribute__((cold)) static unsigned bury(struct spw_queue *q, struct vfio_devi
 
 /* ---- Deadlines and dead controllers ---------------------------------------------------------- */
 
-/* Commands have no time of their own: the first check that sees one in flight notes when. */
+/* Has a command expired? Its time starts when a check first sees it in flight. */
 static bool find_expired(const struct spw_queue *q, struct vfio_device *d, uint64_t now_ns,
 			 uint64_t timeout_ns)
 {
@@ -788,7 +793,7 @@ static bool find_expired(const struct spw_queue *q, struct vfio_device *d, uint6
 	return expired;
 }
 
-/* A namespace formatted or replaced has its blocks elsewhere, or belongs to others. */
+/* Stop if a namespace was formatted or replaced: its data may be gone, or another user's. */
 static void verify_if_changed(struct vfio_device *d)
 {
 	struct spw_vfio_controller *c = d->ns->controller;
@@ -813,7 +818,7 @@ static unsigned check_device(struct spw_queue *q, const struct vfio *v, struct v
 		verify_if_changed(d);
 	if (spw_vfio__controller_state(d->ns->controller) != SPW_VFIO_LIVE)
 		return bury(q, d, dev, now_ns > v->timeout_ns ? now_ns - v->timeout_ns : 0);
-	/* This process may have been stopped for long: what has ended meanwhile is in time. */
+	/* If this process was stopped meanwhile, completions that are there count as in time. */
 	count = take_device(q, d, dev);
 	if (d->dead || !find_expired(q, d, now_ns, v->timeout_ns))
 		return count;
@@ -840,7 +845,7 @@ __attribute__((cold, noinline)) static unsigned check(struct spw_queue *q, struc
 
 /* ---- Waiting --------------------------------------------------------------------------------- */
 
-/* A look at the other backend is a system call. */
+/* Checked first because waiting in the other backend is a system call. */
 static bool other_has_parts(const struct spw_queue *q, const struct vfio *v)
 {
 	for (unsigned i = 0; v->other && i < q->device_count; i++)
@@ -857,7 +862,7 @@ static bool rings_are_empty(const struct spw_queue *q, const struct vfio *v)
 	return true;
 }
 
-/* Looks at the controllers all the same: the kernel's removal of one waits for this thread. */
+/* Sleep, but check the controllers: if the kernel removes one, it waits for this thread. */
 static int wait_without_commands(struct spw_queue *q, struct vfio *v, unsigned want,
 				 int64_t timeout_ns)
 {
@@ -869,7 +874,7 @@ static int wait_without_commands(struct spw_queue *q, struct vfio *v, unsigned w
 		timeout_ns = (int64_t)v->idle_ns;
 	ret = v->other ? v->other->wait(q, want, timeout_ns)
 		       : spw_engine__queue_sleep(q, timeout_ns);
-	/* Nothing ended and no thread woke us: a controller ended the sleep. */
+	/* Nothing completed and no thread woke us: a controller's eventfd ended the sleep. */
 	if (ret == 0 && spw_engine__queue_in_flight(q) == before &&
 	    !atomic_load_explicit(&q->wake.asked, memory_order_relaxed))
 		v->next_check_ns = 0;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/vfio/container.c - controllers by their IOMMU groups, and the container with their memory
+ * engine/vfio/container.c - vfio by IOMMU groups: group nodes, and the container with the address
+ * space
  *
- * When the last group leaves its container, the kernel forgets what was mapped: the container is
- * given up then, and the next controller gets a new one.
+ * When the last group leaves its container, the kernel drops all mappings: the container is then
+ * discarded, and the next controller gets a new one.
  */
 #include "engine/vfio/function.h"
 
@@ -20,11 +21,11 @@ struct spw_vfio_group {
 	struct spw_vfio_group *next;
 	int fd;
 	unsigned number;
-	unsigned links; /* that are not cut */
+	unsigned links; /* links that are not cut off */
 	struct spw_vfio_domain *container;
 };
 
-/* Under spw_vfio__domains_lock. */
+/* Protected by spw_vfio__domains_lock. */
 static struct spw_vfio_domain *current;
 static struct spw_vfio_group *groups;
 
@@ -71,7 +72,7 @@ static void read_ranges(struct spw_vfio_space *space, const char *info, uint32_t
 	}
 }
 
-/* Addresses that all attached groups take. By default what every machine has below MSI. */
+/* Read the address ranges that all attached groups support; if unknown, all below the MSI range. */
 static int ask_ranges(struct spw_vfio_domain *d)
 {
 	union {
@@ -99,7 +100,7 @@ static int set_iommu(const struct spw_vfio_function *f)
 	return spw_error_errno(-errno, "pci:%s: its IOMMU cannot be used", f->link.address);
 }
 
-/* A container without groups has forgotten all by itself. */
+/* Without groups the container has no mappings: the kernel has dropped them. */
 static int container_map(struct spw_vfio_domain *d, const struct spw_vfio_mapping *m)
 {
 	struct vfio_iommu_type1_dma_map map = {
@@ -166,7 +167,7 @@ static int attach_group(struct spw_vfio_group *g, struct spw_vfio_function *f)
 	return ret ? ret : ask_ranges(g->container);
 }
 
-/* put_group() undoes it also after an error. */
+/* Open a group. After an error put_group() must be called too. */
 static int open_group(struct spw_vfio_function *f)
 {
 	struct spw_vfio_group *g = calloc(1, sizeof(*g));
@@ -181,7 +182,7 @@ static int open_group(struct spw_vfio_function *f)
 	return ret ? ret : attach_group(g, f);
 }
 
-/* The lock is held. */
+/* Called with spw_vfio__domains_lock held. */
 static int get_group(struct spw_vfio_function *f)
 {
 	for (struct spw_vfio_group *g = groups; g; g = g->next) {
@@ -196,7 +197,7 @@ static int get_group(struct spw_vfio_function *f)
 	return open_group(f);
 }
 
-/* The lock is held. */
+/* Called with spw_vfio__domains_lock held. */
 static void put_group(struct spw_vfio_function *f)
 {
 	struct spw_vfio_group *g = f->group, **at = &groups;
@@ -208,7 +209,7 @@ static void put_group(struct spw_vfio_function *f)
 		at = &(*at)->next;
 	*at = g->next;
 	if (g->container) {
-		/* Closing the device removes the group from the container: the IOMMU blocks it. */
+		/* Outside the container the device cannot access memory: the IOMMU blocks it. */
 		(void)ioctl(g->fd, VFIO_GROUP_UNSET_CONTAINER);
 		if (--g->container->members == 0 && current == g->container)
 			current = NULL;
@@ -229,7 +230,7 @@ static int open_by_group(struct spw_vfio_function *f)
 	(void)pthread_mutex_unlock(&spw_vfio__domains_lock);
 	if (ret)
 		return ret;
-	/* The kernel's reset takes long: others may open and close theirs meanwhile. */
+	/* Without the lock: the kernel resets the device, which takes long. */
 	f->fd = ioctl(f->group->fd, VFIO_GROUP_GET_DEVICE_FD, f->link.address);
 	return f->fd < 0 ? spw_error_errno(-errno, "pci:%s cannot be opened", f->link.address) : 0;
 }

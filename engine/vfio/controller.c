@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/vfio/controller.c - an NVMe controller from reset to shutdown */
+/*
+ * engine/vfio/controller.c - an NVMe controller: start, admin commands, queue pairs, events, stop
+ */
 #include "engine/vfio/controller.h"
 
 #include <errno.h>
@@ -20,7 +22,7 @@
 #define REG_ACQ  0x30u
 #define REG_CRTO 0x68u
 
-/* The bit of CAP that says that CRTO is there. */
+/* Bit of CAP: the register CRTO exists. */
 #define CAP_TELLS_READY_TIME (UINT64_C(1) << 59)
 
 #define CC_ENABLE        0x1u
@@ -52,11 +54,11 @@ enum admin_opcode {
 
 #define FEATURE_QUEUES 0x07u
 #define FEATURE_EVENTS 0x0bu
-#define EVENTS_HEALTH  0x1fu /* all critical warnings, */
-/* and changes of namespaces, of a controller that has this bit in OAES */
+#define EVENTS_HEALTH  0x1fu /* all critical warnings */
+/* changes of namespaces, if the controller has this bit in OAES */
 #define EVENTS_NAMESPACES (1u << 8)
 
-/* An event of type 2, a notice: namespaces have changed. */
+/* Event type 2 (notice): namespaces have changed. */
 #define EVENT_NAMESPACES 0x0002u
 #define EVENT_MASK       0xff07u
 
@@ -64,27 +66,27 @@ enum { SLOT_EVENT, SLOT_COMMAND, ADMIN_SLOTS };
 
 #define ALL_NAMESPACES UINT32_MAX
 
-/* The admin queue's rings have limits of their own: CAP.MQES is for those of I/O. */
+/* Limit of the admin queue's rings; CAP.MQES applies only to I/O queues. */
 #define ADMIN_ENTRIES_MAX 4096u
 
-/* Identify: limits of the NVM command set. Before NVMe 1.2 CNS had fewer bits. */
+/* Identify: limits of the NVM command set. Not before NVMe 1.2, where CNS had fewer bits. */
 #define IDENTIFY_LIMITS         0x06u
 #define IDENTIFY_LIMITS_VERSION 0x00010200u
 
-/* Limits of a shutdown: the controller's figure, clamped as the kernel does. */
+/* Time limit of a shutdown: the controller's RTD3E, clamped as in the kernel. */
 #define SHUTDOWN_MS_MIN 5000u
 #define SHUTDOWN_MS_MAX 60000u
 
-/* Longest start, whatever the controller says: unset, CRTO reads as nine hours. */
+/* Time limit of a start, whatever the controller reports: an unset CRTO means nine hours. */
 #define READY_MS_MAX 600000u
 
-/* How long a given-up controller may take to end its transfers before it is cut off. */
+/* How long a failed controller may take to end its transfers before it is cut off. */
 #define STOP_MS_MAX 5000u
 
-/* A wait looks at the registers and the clock each time it has looked in vain so often. */
+/* Unsuccessful polls before a wait checks the registers and the clock. */
 #define LOOKS_PER_CHECK 64u
 
-/* From then on a wait for something that takes long sleeps in between. */
+/* After this time a wait for a register sleeps between polls. */
 #define SPIN_NS  1000000u
 #define SLEEP_NS 100000
 
@@ -100,7 +102,7 @@ static uint32_t status_register(const struct spw_vfio_controller *c)
 	return spw_vfio__get32(c->link, REG_CSTS);
 }
 
-/* Polls a register until @hopeless bits. Return: 0; -ENODEV gone; -EIO hopeless; -ETIMEDOUT. */
+/* Poll the status register for @value. Return: 0; -ENODEV; -EIO a bit of @hopeless; -ETIMEDOUT. */
 static int wait_register(struct spw_vfio_controller *c, uint32_t mask, uint32_t value,
 			 uint32_t hopeless, uint32_t ms)
 {
@@ -108,7 +110,7 @@ static int wait_register(struct spw_vfio_controller *c, uint32_t mask, uint32_t 
 	uint64_t start_ns = spw_clock_ns();
 
 	for (;;) {
-		/* In this order: a change while this process was stopped is not late. */
+		/* Clock before register: a change while this process was stopped is in time. */
 		uint64_t passed_ns = spw_clock_ns() - start_ns;
 		uint32_t now = status_register(c);
 
@@ -134,7 +136,7 @@ static int disable(struct spw_vfio_controller *c, uint32_t ms)
 	return wait_register(c, CSTS_READY, 0, 0, ms);
 }
 
-/* One that is about to start looks stopped before it has begun: stop it once it has started. */
+/* Disable a controller in any state. If it is starting, it still looks disabled: wait first. */
 static int disable_as_found(struct spw_vfio_controller *c)
 {
 	int ret = 0;
@@ -161,10 +163,10 @@ void spw_vfio__controller_stop(struct spw_vfio_controller *c, int error, const c
 	va_start(args, format);
 	(void)vsnprintf(c->reason + used, sizeof(c->reason) - (size_t)used, format, args);
 	va_end(args);
-	/* A working controller ends its transfers before it is disabled. Others are cut off. */
+	/* A working controller ends its transfers when disabled. Cut it off in any case. */
 	(void)disable(c, c->stop_ms);
 	c->link->ops->cut(c->link);
-	SPW_ASSERT(spw_vfio__controller_state(c) == SPW_VFIO_STOPPING); /* CTRL-1 */
+	SPW_ASSERT(spw_vfio__controller_state(c) == SPW_VFIO_STOPPING); /* cut off, once (CTRL-1) */
 	atomic_store_explicit(&c->state, SPW_VFIO_STOPPED, memory_order_release);
 }
 
@@ -203,7 +205,7 @@ static bool looks_alive(struct spw_vfio_controller *c)
 
 /* ---- One command and its completion ---------------------------------------------------------- */
 
-/* Take what is there. Return: whether @slot was among it. */
+/* Take all completions. Return: whether slot @wanted was among them. */
 static bool take(struct spw_vfio_controller *c, struct spw_vfio_pair *pair, uint32_t wanted,
 		 uint32_t *status, uint32_t *result)
 {
@@ -229,7 +231,7 @@ static bool take(struct spw_vfio_controller *c, struct spw_vfio_pair *pair, uint
 	return found;
 }
 
-/* The pair's lock is held. Return: 0; the drive's status; a negative errno. */
+/* Run a command. Called with the pair's lock held. Return: 0; the drive's status; -errno. */
 static int run(struct spw_vfio_controller *c, struct spw_vfio_pair *pair, uint32_t slot,
 	       const union spw_vfio_command *command, uint32_t *result)
 {
@@ -248,7 +250,7 @@ static int run(struct spw_vfio_controller *c, struct spw_vfio_pair *pair, uint32
 	while (!take(c, pair, slot, &status, result)) {
 		if (++looks % LOOKS_PER_CHECK == 0 && looks_alive(c) &&
 		    spw_clock_ns() > deadline_ns) {
-			/* This process may have been stopped: what has ended is in time. */
+			/* After a stop of this process: a completion is in time. */
 			if (take(c, pair, slot, &status, result))
 				break;
 			spw_vfio__controller_stop(
@@ -268,7 +270,10 @@ static int run(struct spw_vfio_controller *c, struct spw_vfio_pair *pair, uint32
 	return status & SPW_NVME_STATUS_CODE ? (int)status : 0;
 }
 
-/* The pair's lock is held. Its extra memory: a page for a list, then the data. */
+/*
+ * Run a command on a copy of its data, in the pair's extra memory: a page for a list, then the
+ * data. Called with the pair's lock held.
+ */
 static int run_copied(struct spw_vfio_controller *c, struct spw_vfio_pair *pair, uint32_t slot,
 		      const union spw_vfio_command *command, void *data, uint32_t len_bytes,
 		      uint32_t *result)
@@ -285,7 +290,7 @@ static int run_copied(struct spw_vfio_controller *c, struct spw_vfio_pair *pair,
 		spw_vfio__name_run(&list, false, spw_vfio__memory_iova(&pair->memory, copy),
 				   len_bytes, &pointer);
 		memcpy(whole.prp, pointer.words, sizeof(whole.prp));
-		/* Every opcode has the direction. What a drive does not fill is zero. */
+		/* The opcode tells the direction. Bytes that the drive does not fill are zero. */
 		if (command->opcode & OPCODE_SENDS)
 			memcpy(copy, data, len_bytes);
 		else
@@ -297,7 +302,7 @@ static int run_copied(struct spw_vfio_controller *c, struct spw_vfio_pair *pair,
 	return ret;
 }
 
-/* The lock is held. */
+/* Called with admin_lock held. */
 static int run_admin(struct spw_vfio_controller *c, const union spw_vfio_command *command,
 		     void *data, uint32_t len_bytes, uint32_t *result)
 {
@@ -330,7 +335,7 @@ int spw_vfio__command(struct spw_vfio_controller *c, const union spw_vfio_comman
 
 /* ---- Asynchronous events --------------------------------------------------------------------- */
 
-/* The lock is held. Have the controller say when something happens to it. */
+/* Send an Asynchronous Event Request. Called with admin_lock held. */
 static void listen(struct spw_vfio_controller *c)
 {
 	union spw_vfio_command *entry;
@@ -369,7 +374,7 @@ static const char *event_text(uint32_t event)
 	}
 }
 
-/* Locked. Logs an event, reads its page, which allows the next, and listens again in any case. */
+/* Log an event, read its page, which enables the next, and listen again. admin_lock is held. */
 static void answer_event(struct spw_vfio_controller *c, const struct spw_log *log)
 {
 	uint32_t page = c->event >> 16 & 0xffu;
@@ -395,7 +400,7 @@ bool spw_vfio__controller_check(struct spw_vfio_controller *c, const struct spw_
 
 	if (!looks_alive(c))
 		return false;
-	/* Another thread has the lock: that one, or the next check, takes the event. */
+	/* If another thread has the lock, that thread or the next check takes the event. */
 	if (pthread_mutex_trylock(&c->admin_lock))
 		return true;
 	(void)take(c, &c->admin, ADMIN_SLOTS, &ignored, &ignored);
@@ -416,14 +421,14 @@ static int refused(const struct spw_vfio_controller *c, const char *what, int st
 			 (unsigned)status & SPW_NVME_STATUS_CODE);
 }
 
-/* The lock is held. */
+/* Called with admin_lock held. */
 static int create_pair(struct spw_vfio_controller *c, const struct spw_vfio_pair *pair)
 {
 	union spw_vfio_command cq = {
 		.opcode = CREATE_CQ,
 		.prp = {pair->cq_iova},
 		.cdw10 = pair->mask << 16 | pair->id,
-		.cdw11 = 1, /* in one piece; no interrupts */
+		.cdw11 = 1, /* physically contiguous; no interrupts */
 	};
 	union spw_vfio_command sq = {
 		.opcode = CREATE_SQ,
@@ -442,7 +447,7 @@ static int create_pair(struct spw_vfio_controller *c, const struct spw_vfio_pair
 	return ret;
 }
 
-/* The lock is held. A pair that cannot be deleted may be written to: stop the controller. */
+/* Delete a pair; on failure stop the controller, which may still write. admin_lock is held. */
 static void delete_pair(struct spw_vfio_controller *c, const struct spw_vfio_pair *pair)
 {
 	union spw_vfio_command sq = {.opcode = DELETE_SQ, .cdw10 = pair->id};
@@ -454,7 +459,7 @@ static void delete_pair(struct spw_vfio_controller *c, const struct spw_vfio_pai
 		spw_vfio__controller_stop(c, -EIO, "it does not give queue %u up", pair->id);
 }
 
-/* The lock is held. */
+/* Called with admin_lock held. */
 static int open_pair(struct spw_vfio_controller *c, uint32_t slots, uint64_t extra_bytes,
 		     struct spw_vfio_pair *pair)
 {
@@ -495,11 +500,12 @@ void spw_vfio__pair_close(struct spw_vfio_controller *c, struct spw_vfio_pair *p
 		return;
 	(void)pthread_mutex_lock(&c->admin_lock);
 	delete_pair(c, pair);
-	/* Until it is stopped, a controller that another thread stops may still write. */
+	/* If another thread is stopping the controller, wait: it may still write until then. */
 	(void)spw_vfio__controller_error(c);
 	SPW_ASSERT(pair->in_flight == 0 ||
-		   spw_vfio__controller_state(c) != SPW_VFIO_LIVE); /* CTRL-2 */
-	SPW_ASSERT(!(c->pairs_free >> (pair->id - 1) & 1));         /* CTRL-3 */
+		   spw_vfio__controller_state(c) != SPW_VFIO_LIVE); /* the pair is idle (CTRL-2) */
+	/* its number is in use (CTRL-3) */
+	SPW_ASSERT(!(c->pairs_free >> (pair->id - 1) & 1));
 	spw_vfio__pair_free(pair, c->link);
 	c->pairs_free |= UINT64_C(1) << (pair->id - 1);
 	(void)pthread_mutex_unlock(&c->admin_lock);
@@ -518,7 +524,7 @@ static int read_capabilities(struct spw_vfio_controller *c)
 	c->ready_ms = (uint32_t)(cap >> 24 & 0xffu) * 500;
 	if (c->ready_ms == 0)
 		c->ready_ms = 500;
-	/* CAP has no more than 8 bits for it, and some controllers have it wrong here. */
+	/* CAP has only 8 bits for this time, and some controllers report a wrong one there. */
 	if (cap & CAP_TELLS_READY_TIME)
 		told_ms = (spw_vfio__get32(c->link, REG_CRTO) & 0xffffu) * 500;
 	c->ready_ms = SPW_MAX(c->ready_ms, told_ms);
@@ -559,14 +565,14 @@ static int enable(struct spw_vfio_controller *c)
 	spw_vfio__set32(c->link, REG_AQA, c->admin.mask << 16 | c->admin.mask);
 	spw_vfio__set64(c->link, REG_ASQ, c->admin.memory.iova);
 	spw_vfio__set64(c->link, REG_ACQ, c->admin.cq_iova);
-	/* The rings are in memory before the controller may look. */
+	/* Barrier: the rings must be in memory before the controller reads them. */
 	spw_vfio__publish();
 	spw_vfio__set32(c->link, REG_CC, CC_ENTRY_SIZES | CC_ENABLE);
 	ret = wait_register(c, CSTS_READY, CSTS_READY, CSTS_FATAL, c->ready_ms);
 	return ret ? ready_error(c, ret, "does not start") : 0;
 }
 
-/* RTD3 Entry Latency; 0: not told. */
+/* Time limit of a shutdown from RTD3 Entry Latency; 0: not reported. */
 static uint32_t shutdown_ms(uint32_t rtd3e_us)
 {
 	uint32_t ms = rtd3e_us / 1000 + (rtd3e_us % 1000 != 0);
@@ -595,12 +601,12 @@ static int identify(struct spw_vfio_controller *c)
 	c->tells_namespaces = (spw_nvme__le32(data + 92) & EVENTS_NAMESPACES) != 0;
 	c->namespaces = spw_nvme__le32(data + 516);
 	c->writes_zeroes = (data[520] & 1u << 3) != 0;
-	/* 3 is reserved. */
+	/* SGLS: 1 and 2 mean supported, 3 is reserved. */
 	c->takes_sgl = (data[536] & 3u) == 1 || (data[536] & 3u) == 2;
 	return 0;
 }
 
-/* Limits of Write Zeroes (WZSL) and deallocate (DMRSL, DMSL). Older controllers have none. */
+/* Read limits of Write Zeroes (WZSL) and deallocate (DMRSL, DMSL), if the controller has them. */
 static int identify_limits(struct spw_vfio_controller *c)
 {
 	static const union spw_vfio_command ask = {.opcode = SPW_NVME_IDENTIFY,
@@ -646,7 +652,7 @@ static int set_features(struct spw_vfio_controller *c)
 	pairs = (granted & 0xffffu) < granted >> 16 ? granted & 0xffffu : granted >> 16;
 	c->pairs = pairs + 1 < SPW_VFIO_PAIRS_MAX ? pairs + 1 : SPW_VFIO_PAIRS_MAX;
 	c->pairs_free = c->pairs == 64 ? UINT64_MAX : (UINT64_C(1) << c->pairs) - 1;
-	/* Drives differ in the warnings they have; one that cannot be enabled is not needed. */
+	/* Drives differ in the warnings that they support; a refusal is ignored. */
 	ret = spw_vfio__admin(c, &events, NULL, 0, NULL);
 	return ret < 0 ? ret : 0;
 }
@@ -674,7 +680,7 @@ static int start(struct spw_vfio_controller *c)
 	return ret;
 }
 
-/* Shut down properly, then disable. One that never started or failed would not answer. */
+/* Shut down, then disable. No shutdown if it has not started or has failed: it would not answer. */
 static void shut_down(struct spw_vfio_controller *c)
 {
 	uint32_t config = spw_vfio__get32(c->link, REG_CC), status = status_register(c);
@@ -694,7 +700,7 @@ void spw_vfio__controller_close(struct spw_vfio_controller *c)
 	if (!c)
 		return;
 	spw_vfio__pair_close(c, &c->io);
-	/* Then nothing writes to what is freed below, whatever the controller's state. */
+	/* The controller must not write to the memory freed below, whatever its state. */
 	if (spw_vfio__controller_state(c) == SPW_VFIO_LIVE) {
 		shut_down(c);
 		c->link->ops->cut(c->link);

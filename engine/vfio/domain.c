@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/vfio/domain.c - address spaces that several controllers share */
+/* engine/vfio/domain.c - spw_vfio__domain_get(): address spaces that several controllers share */
 #include "engine/vfio/function.h"
 
 #include <errno.h>

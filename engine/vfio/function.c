@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/vfio/function.c - controllers behind vfio-pci: registers, configuration, memory */
+/* engine/vfio/function.c - spw_vfio__link_open(): a PCI function behind vfio-pci */
 #include "engine/vfio/function.h"
 
 #include <errno.h>
@@ -18,17 +18,17 @@
 #include "engine/vfio/system.h"
 #include "util/util.h"
 
-/* As the kernel's nvme_core.io_timeout. */
+/* The kernel's default of nvme_core.io_timeout. */
 #define TIMEOUT_MS 30000u
 
 #define IDLE_MS 1000u
 
-/* Pauses before another thread gets the core. */
+/* Pause instructions before yielding the core to other threads. */
 #define RELAXES_PER_YIELD 16u
 
 /* ---- What sysfs says ------------------------------------------------------------------------- */
 
-/* Preconditions before vfio is asked, with remedies. Return: 0, and the group; -errno. */
+/* Check the preconditions of vfio. *number: the IOMMU group. Return: 0; -errno with the remedy. */
 static int examine(const char *address, unsigned *number)
 {
 	char driver[64], group[64], *end;
@@ -115,7 +115,7 @@ static void function_unmap(struct spw_vfio_link *link, void *memory, uint64_t le
 	m = spw_vfio__space_mapping(&d->space, memory, len_bytes);
 	SPW_ASSERT(m);
 	if (--m->users == 0) {
-		/* Memory that stays mapped must not be given away. */
+		/* Memory that stays mapped must not be freed. */
 		SPW_MUST(d->way->unmap(d, m));
 		spw_vfio__space_remove(&d->space, m);
 		free(m);
@@ -146,7 +146,7 @@ static bool function_is_wanted_back(struct spw_vfio_link *link)
 	return event.fd >= 0 && poll(&event, 1, 0) == 1;
 }
 
-/* The kernel opens a device with both off. */
+/* Enable the registers; switch the device's memory access @on. Both are off after open. */
 static int set_bus_master(struct spw_vfio_function *f, bool on)
 {
 	struct vfio_region_info info = {.argsz = sizeof(info),
@@ -181,13 +181,13 @@ static void function_cut(struct spw_vfio_link *link)
 
 	if (f->fd < 0)
 		return;
-	/* For a descriptor that a forked child kept. A device that is gone needs none: no error. */
+	/* Needed if a forked child keeps the descriptor. Fails if the device is gone: ignored. */
 	(void)set_bus_master(f, false);
-	/* The mapping holds the device open, and threads may ring: memory replaces it at once. */
+	/* Threads may still ring doorbells: replace the mapping, which keeps the device open. */
 	memory = mmap(registers, link->registers_bytes, PROT_READ | PROT_WRITE,
 		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
 	SPW_ASSERT(memory == registers);
-	/* The last descriptor: the kernel's reset of the function takes long. */
+	/* Closes the last descriptor: the kernel resets the function, which takes long. */
 	f->way->leave(f);
 }
 
@@ -233,14 +233,14 @@ static int map_registers(struct spw_vfio_function *f)
 			 (off_t)info.offset);
 	if (registers == MAP_FAILED)
 		return spw_error_errno(-errno, "pci:%s: its registers cannot be mapped", address);
-	/* A child of fork(2) must not ring doorbells, nor keep the device open. */
+	/* A child of fork(2) must not ring doorbells or keep the device open. */
 	(void)madvise(registers, info.size, MADV_DONTFORK);
 	f->link.registers = registers;
 	f->link.registers_bytes = info.size;
 	return 0;
 }
 
-/* A kernel without this message lets a removal wait until the device is closed. */
+/* Get an eventfd for the kernel's requests to return the device; older kernels just wait for it. */
 static void ask_to_be_told(struct spw_vfio_function *f)
 {
 	char bytes[sizeof(struct vfio_irq_set) + sizeof(int32_t)] __attribute__((aligned(8))) = {0};
@@ -268,8 +268,8 @@ static int open_by(struct spw_vfio_function *f, const struct spw_vfio_way *way)
 }
 
 /*
- * What iommufd may not do the group may. Where both fail, the first error is the one to mend if
- * iommufd is there at all; but only the group knows who has a device that is in use.
+ * Try iommufd, then the group. If both fail, report iommufd's error if there is iommufd, except
+ * that only the group's error tells which process uses the device.
  */
 static int open_device(struct spw_vfio_function *f)
 {
@@ -309,7 +309,7 @@ int spw_vfio__link_open(const char *address, struct spw_vfio_link **link)
 	ret = open_device(f);
 	if (ret == 0)
 		ret = map_registers(f);
-	/* Registers answer from now on. The controller starts afresh. */
+	/* Enables the registers. Bus mastering stays off until the controller is reset. */
 	if (ret == 0)
 		ret = set_bus_master(f, false);
 	if (ret) {
@@ -334,7 +334,7 @@ int spw_vfio__memory_alloc(struct spw_vfio_link *link, uint64_t len_bytes,
 	base = mmap(NULL, len_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (base == MAP_FAILED)
 		return spw_error_errno(-errno, "pci:%s: no memory for its queues", link->address);
-	/* Else fork(2) would make the parent copy pages that the controller writes to. */
+	/* After fork(2) copy-on-write would move the parent's pages away from the controller. */
 	(void)madvise(base, len_bytes, MADV_DONTFORK);
 	ret = link->ops->map(link, base, len_bytes, &memory->iova);
 	if (ret) {

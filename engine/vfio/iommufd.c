@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/vfio/iommufd.c - controllers by nodes of their own, and their address space in /dev/iommu
+ * engine/vfio/iommufd.c - vfio by iommufd: the devices' own nodes, and their address space in
+ * /dev/iommu
  *
- * What is mapped stays so without a device: the address space lasts until no function has it.
+ * Mappings persist without a device: the address space exists until no function uses it.
  */
 #include "engine/vfio/iommufd.h"
 
@@ -18,10 +19,10 @@
 #define IOMMU_NODE   "/dev/iommu"
 #define DEVICE_NODES "/dev/vfio/devices"
 
-/* spw_vfio__domains_lock is held. */
+/* Protected by spw_vfio__domains_lock. */
 static struct spw_vfio_domain *current;
 
-/* A node that was left there, or put there, may be another device's. */
+/* Is @fd really the device's node? A stale or planted node may belong to another device. */
 static bool is_node_of(int fd, const char *address, const char *name)
 {
 	const char *file = SPW_PATH("/sys/bus/pci/devices/%s/vfio-dev/%s/dev", address, name);
@@ -60,7 +61,7 @@ static int make_ioas(struct spw_vfio_domain *d)
 	return 0;
 }
 
-/* The kernel resets the function, which takes long: others may open and close theirs meanwhile. */
+/* Called without the lock: the kernel resets the function, which takes long. */
 static int bind_device(const struct spw_vfio_function *f)
 {
 	struct spw_vfio_bind bind = {.size_bytes = sizeof(bind), .iommufd = f->domain->fd};
@@ -71,7 +72,7 @@ static int bind_device(const struct spw_vfio_function *f)
 	ret = -errno;
 	if (ret == -EPERM)
 		return spw_vfio__unsafe_interrupts(f, "iommufd");
-	/* The kernel says EINVAL, too, where another process has opened the device. */
+	/* The kernel also returns EINVAL if another process has opened the device. */
 	if (ret == -EBUSY || ret == -EINVAL)
 		return spw_error(-EBUSY,
 				 "pci:%s cannot be bound to " IOMMU_NODE
@@ -86,7 +87,7 @@ _Static_assert(sizeof(struct spw_vfio_range) == sizeof(struct spw_iommufd_range)
 			       offsetof(struct spw_iommufd_range, last),
 	       "the kernel fills in what a space has");
 
-/* Each device that comes may take addresses away from all. */
+/* Read the usable address ranges, which each further device may reduce. */
 static int ask_ranges(struct spw_vfio_domain *d)
 {
 	struct spw_iommufd_ranges ask = {
@@ -96,14 +97,14 @@ static int ask_ranges(struct spw_vfio_domain *d)
 		.ranges = (uintptr_t)d->space.ranges,
 	};
 
-	/* More than there is room for are as good: the first are there. */
+	/* EMSGSIZE: there are more ranges than fit; the first ones are enough. */
 	if (ioctl(d->fd, SPW_IOMMUFD_RANGES, &ask) && errno != EMSGSIZE)
 		return spw_error_errno(-errno, "vfio: the IOMMU does not tell its addresses");
 	d->space.range_count = ask.count < SPW_VFIO_RANGES_MAX ? ask.count : SPW_VFIO_RANGES_MAX;
 	return 0;
 }
 
-/* The lock is held. */
+/* Called with spw_vfio__domains_lock held. */
 static int attach_device(struct spw_vfio_function *f)
 {
 	struct spw_vfio_attach attach = {.size_bytes = sizeof(attach), .ioas = f->domain->ioas};
@@ -149,7 +150,7 @@ static void leave_iommufd(struct spw_vfio_function *f)
 {
 	struct spw_vfio_detach detach = {.size_bytes = sizeof(detach)};
 
-	/* A child of fork(2) may have kept a descriptor: not even then may it reach memory. */
+	/* A child of fork(2) may keep a descriptor: detach, to prevent access to memory. */
 	if (f->attached)
 		(void)ioctl(f->fd, SPW_VFIO_DETACH, &detach);
 	if (f->fd >= 0)

@@ -2,8 +2,8 @@
 /*
  * engine/vfio/iommufd.h - requests to /dev/iommu and to the node of a vfio device
  *
- * What is used of include/uapi/linux/iommufd.h and vfio.h as of Linux 6.6; the headers of Debian 12
- * are older. Every request begins with its own size; what is reserved is 0.
+ * The parts used of include/uapi/linux/iommufd.h and vfio.h of Linux 6.6; Debian 12 has older
+ * headers. Every request begins with its size; reserved fields are 0.
  */
 #ifndef SPW_ENGINE_VFIO_IOMMUFD_H
 #define SPW_ENGINE_VFIO_IOMMUFD_H
@@ -15,11 +15,11 @@
 
 #define SPW_IOMMUFD_REQUEST(number) _IO(';', 0x80 + (number))
 
-/* A new address space, without mappings. */
+/* Create an address space, without mappings. */
 struct spw_iommufd_alloc {
 	uint32_t size_bytes;
-	uint32_t flags; /* none */
-	uint32_t ioas;  /* its number: an answer */
+	uint32_t flags; /* always 0 */
+	uint32_t ioas;  /* out: its number */
 };
 #define SPW_IOMMUFD_ALLOC SPW_IOMMUFD_REQUEST(1)
 static_assert(sizeof(struct spw_iommufd_alloc) == 12, "as the kernel has it");
@@ -29,20 +29,20 @@ struct spw_iommufd_range {
 };
 static_assert(sizeof(struct spw_iommufd_range) == 16, "as the kernel has it");
 
-/* Addresses that all attached devices can use. -EMSGSIZE: more than there is room for. */
+/* Get the addresses that all attached devices can use. -EMSGSIZE: there are more than @count. */
 struct spw_iommufd_ranges {
 	uint32_t size_bytes;
 	uint32_t ioas;
 	uint32_t count; /* in: room; out: ranges that exist */
 	uint32_t reserved;
 	uint64_t ranges;      /* address of an array of struct spw_iommufd_range */
-	uint64_t align_bytes; /* an answer; a page at most */
+	uint64_t align_bytes; /* out; a page at most */
 };
 #define SPW_IOMMUFD_RANGES SPW_IOMMUFD_REQUEST(4)
 static_assert(sizeof(struct spw_iommufd_ranges) == 32, "as the kernel has it");
 static_assert(offsetof(struct spw_iommufd_ranges, ranges) == 16, "as the kernel has it");
 
-#define SPW_IOMMUFD_MAP_FIXED    0x1u /* at this address */
+#define SPW_IOMMUFD_MAP_FIXED    0x1u /* at iova */
 #define SPW_IOMMUFD_MAP_WRITABLE 0x2u
 #define SPW_IOMMUFD_MAP_READABLE 0x4u
 
@@ -70,28 +70,28 @@ static_assert(sizeof(struct spw_iommufd_unmap) == 24, "as the kernel has it");
 
 #define SPW_VFIO_REQUEST(number) _IO(';', 100 + (number))
 
-/* Belongs to the open /dev/iommu until that is closed; nothing else can be done with it. */
+/* Bind a device to an open /dev/iommu, until that is closed; required for all other requests. */
 struct spw_vfio_bind {
 	uint32_t size_bytes;
-	uint32_t flags; /* none */
+	uint32_t flags; /* always 0 */
 	int32_t iommufd;
-	uint32_t device; /* its number there: an answer */
+	uint32_t device; /* out: its number in /dev/iommu */
 };
 #define SPW_VFIO_BIND SPW_VFIO_REQUEST(18)
 static_assert(sizeof(struct spw_vfio_bind) == 16, "as the kernel has it");
 
-/* It reaches memory by an address space of what it is bound to. */
+/* Attach a device to an address space of its /dev/iommu. */
 struct spw_vfio_attach {
 	uint32_t size_bytes;
-	uint32_t flags; /* none */
-	uint32_t ioas;  /* answer: the number of the IOMMU's own table */
+	uint32_t flags; /* always 0 */
+	uint32_t ioas;  /* in: the address space; out: number of the IOMMU's page table */
 };
 #define SPW_VFIO_ATTACH SPW_VFIO_REQUEST(19)
 static_assert(sizeof(struct spw_vfio_attach) == 12, "as the kernel has it");
 
 struct spw_vfio_detach {
 	uint32_t size_bytes;
-	uint32_t flags; /* none */
+	uint32_t flags; /* always 0 */
 };
 #define SPW_VFIO_DETACH SPW_VFIO_REQUEST(20)
 static_assert(sizeof(struct spw_vfio_detach) == 8, "as the kernel has it");

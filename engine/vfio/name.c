@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/vfio/name.c - names of namespaces behind vfio: "pci:0000:3d:00.0/1" */
+/* engine/vfio/name.c - parses and formats names of namespaces behind vfio: "pci:0000:3d:00.0/1" */
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ bool spw_vfio__is_name(const char *path)
 	return strncmp(path, SPW_VFIO_PREFIX, strlen(SPW_VFIO_PREFIX)) == 0;
 }
 
-/* x stands for a hexadecimal digit, anything else for itself. */
+/* Does @text begin like @shape, in which x stands for any hexadecimal digit? */
 static bool begins_as(const char *text, const char *shape)
 {
 	for (; *shape; text++, shape++)
@@ -25,7 +25,7 @@ static bool begins_as(const char *text, const char *shape)
 	return true;
 }
 
-/* Return: what follows; NULL: not an address. */
+/* Return: the text after the address; NULL: not an address. */
 static const char *parse_address(const char *text, struct spw_vfio_name *name)
 {
 	bool has_domain = begins_as(text, "xxxx:");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/vfio/namespace.h - what the backend sees of a namespace behind vfio */
+/* engine/vfio/namespace.h - struct spw_vfio_namespace: an open namespace behind vfio */
 #ifndef SPW_ENGINE_VFIO_NAMESPACE_H
 #define SPW_ENGINE_VFIO_NAMESPACE_H
 
@@ -12,28 +12,28 @@ struct holding;
 struct range_lock;
 
 struct spw_vfio_namespace {
-	struct spw_vfio_namespace *next; /* of the same controller */
+	struct spw_vfio_namespace *next; /* next open one of the same controller */
 	struct holding *holding;
 	struct range_lock *locks;
 	struct spw_vfio_controller *controller;
 	struct spw_nvme_namespace nvme;
-	/* what one command carries, by the controller and by its count of blocks */
+	/* limit of one command, by the controller and by its field for blocks */
 	uint64_t command_bytes_max;
-	uint64_t deallocate_bytes_max; /* of one Dataset Management */
-	uint64_t zeroes_bytes_max;     /* of one Write Zeroes; 0: it cannot */
+	uint64_t deallocate_bytes_max; /* limit of one Dataset Management */
+	uint64_t zeroes_bytes_max;     /* limit of one Write Zeroes; 0: not supported */
 	uint32_t physical_block_bytes;
-	uint8_t unique[24]; /* identifiers that no other namespace has; zeroes: it has none */
+	uint8_t unique[24]; /* globally unique identifiers; zeroes: there are none */
 	bool exclusive;
 	char path[SPW_VFIO_NAME_BYTES];
 };
 
-/* What is behind a device; NULL: it is not behind vfio. */
+/* The namespace of a device; NULL: it is not behind vfio. */
 static inline struct spw_vfio_namespace *spw_vfio__of(const struct spw_device *device)
 {
 	return device->geometry.kind == SPW_DEVICE_VFIO ? device->state : NULL;
 }
 
-/* Is it not what was opened any more? Asks a controller that lives. */
+/* Was the namespace formatted or replaced since it was opened? Identifies it again. */
 bool spw_vfio__has_changed(const struct spw_vfio_namespace *ns);
 
 /* The placement identifiers that writes may carry. Return: how many; 0: none. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/vfio/pointer.c - lists of pages, and of runs */
+/* engine/vfio/pointer.c - data pointers of commands: lists of pages (PRP) and of runs (SGL) */
 #include "engine/vfio/pointer.h"
 
 #include "util/util.h"
@@ -18,7 +18,7 @@ void spw_vfio__list_pages(const struct spw_vfio_list *list, uint64_t iova, uint3
 bool spw_vfio__name_pages(const struct spw_vfio_list *list, const struct iovec *iov, uint32_t count,
 			  uint64_t to_iova, uint64_t words[2], uint32_t *entries)
 {
-	uint64_t end = 0; /* of what is named so far; 0: nothing */
+	uint64_t end = 0; /* end of the memory listed so far; 0: nothing */
 
 	*entries = 0;
 	for (uint32_t i = 0; i < count; i++) {
@@ -53,7 +53,7 @@ bool spw_vfio__name_runs(const struct spw_vfio_list *list, const struct iovec *i
 
 		if (iov[i].iov_len == 0)
 			continue;
-		/* What goes on where the last run ends is part of it, if its length has room. */
+		/* Memory that continues the last run extends it, up to the largest length. */
 		if (at > list->entries && end == iova && at[-1] + iov[i].iov_len <= UINT32_MAX) {
 			at[-1] += iov[i].iov_len;
 		} else if (at < list->entries + SPW_VFIO_PRP_ENTRIES) {
@@ -87,7 +87,7 @@ bool spw_vfio__name_vector(const struct spw_vfio_list *list, bool takes_sgl,
 			pointer->flags = SPW_VFIO_SGL_FLAG;
 			return true;
 		}
-		/* Both are built in the same place. */
+		/* Build the page list again: both lists use the same memory. */
 		in_pages = in_pages &&
 			   spw_vfio__name_pages(list, iov, count, to_iova, pointer->words, &pages);
 	}

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/vfio/queue.c - rings and slots of a queue pair, and impossible completions */
+/* engine/vfio/queue.c - set up and free a queue pair's rings; report impossible completions */
 #include "engine/vfio/queue.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@ uint32_t spw_vfio__pair_entries(uint32_t slots, uint32_t entries_max)
 {
 	uint32_t entries = SPW_NVME_PAGE_BYTES / sizeof(union spw_vfio_command);
 
-	/* A ring with all entries in use looks empty: so always more than the slots. */
+	/* A full ring looks like an empty one: it needs more entries than slots. */
 	while (entries < 2 * slots)
 		entries *= 2;
 	while (entries > entries_max && entries > 2)

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/vfio/queue.h - a submission and a completion ring
+ * engine/vfio/queue.h - a queue pair (submission and completion ring): issue commands, take
+ * completions
  *
  * A pair belongs to one thread at a time. A command has a slot from its issue to its completion;
- * its identifier is the slot and, above it, how often that was used, so that a completion that
- * comes twice, or for nothing, is found out.
+ * its identifier is the slot's number and, above it, the slot's use count, so that duplicate and
+ * spurious completions are detected.
  *
  * Invariants, cited by asserts and tests
- *   PAIR-1  Slots in use, and completions that were taken but whose entries were not released,
- *           are together fewer than the entries of a ring, so neither ring overflows, and the entry
- *           at the tail is free.
- *   PAIR-2  A slot is in use from spw_vfio__pair_begin() until spw_vfio__pair_take() gives it.
- *   PAIR-3  A doorbell is rung for a command once all of it is in memory, and the controller reads
- *           no entry before.
+ *   PAIR-1  The number of slots in use plus completion entries that were taken but not released is
+ *           less than the entries of a ring. So neither ring overflows, and the entry at the tail
+ *           is free.
+ *   PAIR-2  A slot is in use from spw_vfio__pair_begin() until spw_vfio__pair_take() returns it.
+ *   PAIR-3  The doorbell for a command is rung after all of the command is in memory; the
+ *           controller does not read the entry before that.
  */
 #ifndef SPW_ENGINE_VFIO_QUEUE_H
 #define SPW_ENGINE_VFIO_QUEUE_H
@@ -25,7 +26,7 @@
 
 #define SPW_VFIO_DOORBELLS 0x1000u
 
-/* A command identifier: slot, and above it 5 bits of its use count. FFFFh is never used. */
+/* A command identifier: the slot, and above it 5 bits of its use count. FFFFh is never used. */
 #define SPW_VFIO_CID_SLOT  (SPW_VFIO_SLOTS_MAX - 1)
 #define SPW_VFIO_CID_SHIFT 10
 #define SPW_VFIO_CID_MASK  0x7fffu
@@ -69,8 +70,8 @@ _Static_assert(sizeof(struct spw_vfio_completion) == 16 &&
 	       "as in the specification");
 
 struct spw_vfio_slot {
-	uint32_t uses; /* how often it was issued */
-	uint16_t cid;  /* of its last command */
+	uint32_t uses; /* use count: commands issued with this slot */
+	uint16_t cid;  /* identifier of its last command */
 	uint16_t busy;
 };
 
@@ -78,35 +79,36 @@ struct spw_vfio_pair {
 	union spw_vfio_command *commands;
 	volatile const struct spw_vfio_completion *completions;
 	volatile uint32_t *sq_doorbell, *cq_doorbell;
-	/* as many as an identifier can name: those of no command are never busy */
+	/* SPW_VFIO_SLOTS_MAX entries, for any identifier; unused ones are never busy */
 	struct spw_vfio_slot *slots;
 	uint32_t mask;      /* entries of each ring - 1 */
-	uint32_t tail;      /* of submissions, free running */
-	uint32_t tail_told; /* what the controller knows */
-	uint32_t head;      /* of completions, free running */
+	uint32_t tail;      /* of the submission ring, not wrapped */
+	uint32_t tail_told; /* value last written to the doorbell */
+	uint32_t head;      /* of the completion ring, not wrapped */
 	uint32_t head_told;
-	/* completions that may stay unreleased: PAIR-1 holds with all slots in use */
+	/* how many completion entries may stay unreleased, such that PAIR-1 holds */
 	uint32_t head_lag_max;
 	uint32_t in_flight;
 	uint32_t slot_count;
 	uint16_t id;
-	/* what is wrong with the last completion, once spw_vfio__pair_take() has said so */
+	/* what is wrong with the last completion, after spw_vfio__pair_take() returned -1 */
 	const char *complaint;
-	struct spw_vfio_memory memory; /* submissions, completions, what is the owner's */
+	/* submission ring, completion ring, extra memory of the owner */
+	struct spw_vfio_memory memory;
 	uint64_t cq_iova;
 	char *extra;
 };
 
-/* Entries for the slots, 2^n up to @entries_max: if possible a page full and twice the slots. */
+/* Number of ring entries, 2^n up to @entries_max: if possible a full page and twice the slots. */
 uint32_t spw_vfio__pair_entries(uint32_t slots, uint32_t entries_max);
 
-/* In memory only. @extra_bytes follow the rings, page-aligned. @slots: any. Return: 0; -ENOMEM. */
+/* Allocate rings and slots, and page-aligned @extra_bytes. Return: 0; -ENOMEM. */
 int spw_vfio__pair_init(struct spw_vfio_pair *pair, struct spw_vfio_link *link, uint16_t id,
 			uint32_t slots, uint32_t entries_max, uint32_t doorbell_bytes,
 			uint64_t extra_bytes);
 void spw_vfio__pair_free(struct spw_vfio_pair *pair, struct spw_vfio_link *link);
 
-/* The controller no longer has the pair: nothing is in flight any more. */
+/* Drop a slot's command, when the controller no longer has the pair. */
 void spw_vfio__pair_forget(struct spw_vfio_pair *pair, uint32_t slot);
 
 static inline bool spw_vfio__pair_has_room(const struct spw_vfio_pair *pair)
@@ -114,13 +116,14 @@ static inline bool spw_vfio__pair_has_room(const struct spw_vfio_pair *pair)
 	return pair->in_flight < pair->mask;
 }
 
-/* Entry for a command in a free slot; there is room. The caller puts @cid into it. */
+/* Get an entry for a command in a free slot; needs room. The caller writes *cid into the entry. */
 static inline union spw_vfio_command *spw_vfio__pair_begin(struct spw_vfio_pair *pair,
 							   uint32_t slot, uint16_t *cid)
 {
 	struct spw_vfio_slot *s = &pair->slots[slot];
 
-	SPW_ASSERT(spw_vfio__pair_has_room(pair) && !s->busy); /* PAIR-1, PAIR-2 */
+	/* room and a free slot (PAIR-1, 2) */
+	SPW_ASSERT(spw_vfio__pair_has_room(pair) && !s->busy);
 	s->uses++;
 	s->cid = (uint16_t)((s->uses << SPW_VFIO_CID_SHIFT & SPW_VFIO_CID_MASK) | slot);
 	s->busy = 1;
@@ -129,33 +132,33 @@ static inline union spw_vfio_command *spw_vfio__pair_begin(struct spw_vfio_pair 
 	return &pair->commands[pair->tail++ & pair->mask];
 }
 
-/* Tell the controller of all commands begun since the last time, if there are any. */
+/* Ring the doorbell for all commands begun since the last time, if there are any. */
 static inline void spw_vfio__pair_submit(struct spw_vfio_pair *pair)
 {
 	if (pair->tail == pair->tail_told)
 		return;
-	/* The commands are in memory before the doorbell: the controller may fetch at once. */
+	/* Barrier: the commands must be in memory before the doorbell is rung (PAIR-3). */
 	spw_vfio__publish();
 	*pair->sq_doorbell = pair->tail & pair->mask;
 	pair->tail_told = pair->tail;
 }
 
-/* Something that no working controller sends. Return: -1. */
+/* Record a completion that no working controller sends. Return: -1. */
 int spw_vfio__pair_complain(struct spw_vfio_pair *pair, uint16_t cid, uint16_t sq_id);
 
-/* @result: or NULL. Return: 1; 0 none; -1 for no command in flight: see pair->complaint. */
+/* Take a completion. @result: or NULL. Return: 1; 0 none; -1 invalid: see pair->complaint. */
 static inline int spw_vfio__pair_take(struct spw_vfio_pair *pair, uint32_t *slot, uint32_t *status,
 				      uint32_t *result)
 {
 	volatile const struct spw_vfio_completion *at = &pair->completions[pair->head & pair->mask];
-	/* 1 in the first round, then 0, 1, 0... */
+	/* expected phase: 1 in the first round, then 0, 1, 0... */
 	uint32_t phase = (pair->head & (pair->mask + 1)) == 0;
 	uint16_t said = at->status, cid, sq_id;
 	struct spw_vfio_slot *s;
 
 	if ((said & 1u) != phase)
 		return 0;
-	/* The phase is read before the rest of the entry and before the data. */
+	/* Barrier: read the phase before the rest of the entry and the data. */
 	spw_vfio__acquire();
 	cid = at->cid;
 	sq_id = at->sq_id;
@@ -172,12 +175,12 @@ static inline int spw_vfio__pair_take(struct spw_vfio_pair *pair, uint32_t *slot
 	return 1;
 }
 
-/* Give completion entries back, many at a time: a doorbell crosses the bus, or exits a VM. */
+/* Release completion entries, many at a time: ringing a doorbell is slow, above all in a VM. */
 static inline void spw_vfio__pair_release(struct spw_vfio_pair *pair)
 {
 	if (pair->head - pair->head_told <= pair->head_lag_max)
 		return;
-	/* The entries have been read before the controller may write over them. */
+	/* Barrier: read the entries before the controller may overwrite them. */
 	spw_vfio__acquire();
 	*pair->cq_doorbell = pair->head & pair->mask;
 	pair->head_told = pair->head;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/vfio/space.c - the addresses by which controllers reach memory */
+/* engine/vfio/space.c - IOVA allocator: the addresses by which controllers access memory */
 #include <stddef.h>
 
 #include "engine/vfio/space.h"
@@ -7,7 +7,7 @@
 
 #define LARGE_PAGE_BYTES (UINT64_C(2) << 20)
 
-/* Lowest address from @at with @memory's offset in a large page. Return: false: none. */
+/* The lowest address from @at with @memory's offset in a large page. Return: false: none. */
 static bool align(uint64_t at, const void *memory, uint64_t *aligned)
 {
 	uint64_t offset = (uintptr_t)memory & (LARGE_PAGE_BYTES - 1);
@@ -66,9 +66,10 @@ void spw_vfio__space_insert(struct spw_vfio_space *space, struct spw_vfio_mappin
 		before = *at;
 		at = &(*at)->next;
 	}
-	SPW_ASSERT(mapping->iova > 0); /* SPACE-2 */
+	SPW_ASSERT(mapping->iova > 0); /* never address 0 (SPACE-2) */
 	SPW_ASSERT(!*at || mapping->iova + (mapping->len_bytes - 1) < (*at)->iova);
-	SPW_ASSERT(!before || before->iova + (before->len_bytes - 1) < mapping->iova); /* SPACE-1 */
+	/* no overlap (SPACE-1) */
+	SPW_ASSERT(!before || before->iova + (before->len_bytes - 1) < mapping->iova);
 	mapping->next = *at;
 	*at = mapping;
 }
@@ -78,7 +79,7 @@ void spw_vfio__space_remove(struct spw_vfio_space *space, struct spw_vfio_mappin
 	struct spw_vfio_mapping **at = &space->mappings;
 
 	while (*at != mapping) {
-		SPW_ASSERT(*at); /* it is there */
+		SPW_ASSERT(*at); /* the mapping must be in the list */
 		at = &(*at)->next;
 	}
 	*at = mapping->next;

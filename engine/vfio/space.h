@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/vfio/space.h - the addresses by which controllers reach memory, free and mapped
+ * engine/vfio/space.h - IOVA allocator: the addresses by which controllers access memory, free and
+ * mapped
  *
  * Invariants, cited by asserts and tests
- *   SPACE-1  Mappings are in the order of their addresses, and no two overlap.
- *   SPACE-2  No mapping has address 0: what was forgotten points there.
+ *   SPACE-1  Mappings are sorted by address, and never overlap.
+ *   SPACE-2  No mapping has address 0, so that an address that was not set causes an error.
  */
 #ifndef SPW_ENGINE_VFIO_SPACE_H
 #define SPW_ENGINE_VFIO_SPACE_H
@@ -20,7 +21,7 @@ struct spw_vfio_range {
 };
 
 struct spw_vfio_mapping {
-	struct spw_vfio_mapping *next; /* by iova */
+	struct spw_vfio_mapping *next; /* sorted by iova */
 	char *memory;
 	uint64_t len_bytes;
 	uint64_t iova;
@@ -28,16 +29,17 @@ struct spw_vfio_mapping {
 };
 
 struct spw_vfio_space {
-	struct spw_vfio_range ranges[SPW_VFIO_RANGES_MAX]; /* what the IOMMU takes, in order */
+	/* usable addresses of the IOMMU, sorted */
+	struct spw_vfio_range ranges[SPW_VFIO_RANGES_MAX];
 	unsigned range_count;
 	struct spw_vfio_mapping *mappings;
 };
 
-/* The lowest free place with the memory's offset in a large page, not 0. Return: is there room? */
+/* Find the lowest free address, not 0, with the memory's offset in a large page. Return: found? */
 bool spw_vfio__space_find(const struct spw_vfio_space *space, const void *memory,
 			  uint64_t len_bytes, uint64_t *iova);
 
-/* NULL: just this memory is not mapped. */
+/* Find the mapping of exactly this memory. Return: NULL: not mapped. */
 struct spw_vfio_mapping *spw_vfio__space_mapping(const struct spw_vfio_space *space,
 						 const void *memory, uint64_t len_bytes);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/vfio/system.c - NVMe controllers in sysfs: driver, IOMMU group, namespaces */
+/* engine/vfio/system.c - reads NVMe controllers in sysfs: driver, IOMMU group, namespaces */
 #include "engine/vfio/system.h"
 
 #include <ctype.h>
@@ -75,7 +75,7 @@ bool spw_vfio__block_name(const char *entry, char *name, size_t len)
 	return false;
 }
 
-/* In doubt nothing is taken: without its node a namespace may be in use unseen. */
+/* Check a namespace's node. Without it we could not see whether the namespace is in use. */
 static int verify_node(const struct spw_vfio_system *system, const char *node, const char *name)
 {
 	struct stat st;
@@ -161,7 +161,7 @@ static int normalise(const char *address, char normal[SPW_VFIO_ADDRESS_BYTES])
 	struct spw_vfio_name name;
 	char text[64];
 
-	/* What does not fit is too long for an address. */
+	/* If it does not fit, it is too long for an address. */
 	(void)snprintf(text, sizeof(text), "%s%.56s",
 		       spw_vfio__is_name(address) ? "" : SPW_VFIO_PREFIX, address);
 	if (spw_vfio__parse(text, &name))
@@ -173,7 +173,7 @@ static int normalise(const char *address, char normal[SPW_VFIO_ADDRESS_BYTES])
 	return 0;
 }
 
-/* Without an IOMMU it is named otherwise; without a number it has no node. */
+/* Accept only "vfioN" with a device number: without an IOMMU it has another name. */
 static int take_vfio_name(void *context, const char *folder, const char *entry)
 {
 	if (strncmp(entry, "vfio", 4) != 0 ||
@@ -213,7 +213,7 @@ int spw_vfio__identify(const struct spw_vfio_system *system, const char *address
 	c->numa_node = (int32_t)spw_read_number(SPW_VFIO_FILE(system, c->address, "numa_node"), -1);
 	if (spw_vfio__read_link(system, c->address, "iommu_group", text, sizeof(text)))
 		c->iommu_group = (int32_t)strtol(text, NULL, 10);
-	/* By which iommufd has the device, where the kernel has such. */
+	/* The device's node for iommufd, if the kernel has it. */
 	if (spw_vfio__find_name(system, c->address, text) &&
 	    snprintf(c->device_node, sizeof(c->device_node), "%s/vfio/devices/%s", system->dev,
 		     text) >= (int)sizeof(c->device_node))

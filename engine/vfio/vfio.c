@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/vfio/vfio.c - namespaces behind vfio as devices: who holds them, transfers that wait */
+/* engine/vfio/vfio.c - spw_vfio__device_open(): namespaces as devices; locks, transfers */
 #include "engine/vfio/vfio.h"
 
 #include <errno.h>
@@ -15,10 +15,10 @@
 #include "util/parallel.h"
 #include "util/util.h"
 
-/* Blocks per command: more would keep a drive silent for long. */
+/* Blocks per command: with more a drive might not answer for long. */
 #define DEALLOCATE_BLOCKS_MAX (1u << 21)
 
-/* Of Identify Namespace: NGUID and EUI64. */
+/* Offset in Identify Namespace: NGUID and EUI64. */
 #define UNIQUE_AT 104
 
 #define BLOCK_SHIFT_MAX 16u
@@ -29,28 +29,28 @@ struct range_lock {
 	uint64_t first, last; /* both inclusive */
 };
 
-/* A controller that is open, and all that this process has to do with it. */
+/* An open controller, with its open namespaces. */
 struct holding {
 	struct holding *next;
 	struct spw_vfio_controller *controller;
 	struct spw_vfio_namespace
-		*namespaces; /* open ones, of which there may be several for one */
+		*namespaces; /* opens; one namespace may be opened several times */
 	char address[SPW_VFIO_ADDRESS_BYTES];
-	/* it is being opened or closed, without the lock, since that takes long: wait */
+	/* it is being opened or closed, without the lock because that takes long: wait */
 	bool changing;
-	/* that opened it; in a child of fork(2) its registers are not there (function.c) */
+	/* that opened it; a child of fork(2) does not inherit its registers (function.c) */
 	pid_t process;
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* a holding is not changing any more */
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER; /* signalled when a holding has changed */
 static struct holding *holdings;
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 
 static int refused(const struct spw_vfio_namespace *ns, const char *what, int status)
 {
-	/* Only a controller that is dead answers nothing. */
+	/* Only a stopped controller gives no status. */
 	if (status < 0)
 		return spw_error(status, "%s: %s failed: %s", ns->path, what,
 				 ns->controller->reason);
@@ -61,7 +61,7 @@ static int refused(const struct spw_vfio_namespace *ns, const char *what, int st
 			 (unsigned)status & SPW_NVME_STATUS_CODE);
 }
 
-/* As often as the kernel would, unless the drive says that it makes no difference. */
+/* Run a command, with retries as in the kernel, unless the drive sets Do Not Retry. */
 static int ask(const struct spw_vfio_namespace *ns, bool is_admin,
 	       const union spw_vfio_command *command, void *data, uint32_t len_bytes)
 {
@@ -86,7 +86,7 @@ static int ask_for_namespace(const struct spw_vfio_namespace *ns,
 	return ask(ns, true, &command, data, SPW_NVME_IDENTIFY_BYTES);
 }
 
-/* What one command is for: whole blocks. Return: 0; -EOPNOTSUPP. */
+/* Set the limits of commands, in whole blocks. Return: 0; -EOPNOTSUPP. */
 static int set_limits(struct spw_vfio_namespace *ns)
 {
 	const struct spw_vfio_controller *c = ns->controller;
@@ -131,7 +131,7 @@ static int identify(struct spw_vfio_namespace *ns)
 		return spw_error(-EOPNOTSUPP, "%s is formatted with %u bytes of metadata per block",
 				 ns->path, ns->nvme.metadata_bytes);
 	memcpy(ns->unique, data + UNIQUE_AT, sizeof(ns->unique));
-	/* The smallest write that the drive does not have to read for (NPWG), where it says. */
+	/* The smallest write without read-modify-write (NPWG), if reported. */
 	physical = (data[24] & 0x10u ? spw_nvme__le16(data + 64) + UINT64_C(1) : 1)
 		   << ns->nvme.block_shift;
 	ns->physical_block_bytes = spw_is_power_of_two(physical) && physical <= 1u << 20
@@ -148,14 +148,14 @@ bool spw_vfio__has_changed(const struct spw_vfio_namespace *ns)
 
 	if (status)
 		return status > 0;
-	/* More blocks do no harm. */
+	/* A namespace that has grown is still the same. */
 	return spw_nvme__decode_namespace(data, &now) || now.block_shift != ns->nvme.block_shift ||
 	       now.metadata_bytes != ns->nvme.metadata_bytes || now.protects != ns->nvme.protects ||
 	       now.blocks < ns->nvme.blocks ||
 	       memcmp(ns->unique, data + UNIQUE_AT, sizeof(ns->unique)) != 0;
 }
 
-/* The lock is held. */
+/* Called with the lock held. */
 static void forget_holding(struct holding *h)
 {
 	struct holding **at = &holdings;
@@ -167,12 +167,12 @@ static void forget_holding(struct holding *h)
 	free(h);
 }
 
-/* The lock is held, but not while the controller is shut down. */
+/* Close a controller without namespaces. Called with the lock held, released for the shutdown. */
 static void close_unless_open(struct holding *h)
 {
 	if (h->namespaces)
 		return;
-	/* From here on no other thread finds it. */
+	/* From here on other threads wait. */
 	h->changing = true;
 	(void)pthread_mutex_unlock(&lock);
 	spw_vfio__controller_close(h->controller);
@@ -180,7 +180,7 @@ static void close_unless_open(struct holding *h)
 	forget_holding(h);
 }
 
-/* The lock is held. */
+/* Called with the lock held. */
 static void add_namespace(struct holding *h, struct spw_vfio_namespace *ns)
 {
 	ns->holding = h;
@@ -197,8 +197,9 @@ static int open_controller(struct holding *h)
 }
 
 /*
- * The lock is held. A dead one stays with its holders; opening it again makes a new one. One of the
- * process from which this one was forked changes no more.
+ * Find the holding of a controller. Called with the lock held. A stopped controller stays with its
+ * users, but is not found: opening it again makes a new one. A holding of the parent process does
+ * not change in a child of fork(2).
  */
 static struct holding *present_holding(const char *address)
 {
@@ -209,7 +210,7 @@ static struct holding *present_holding(const char *address)
 		bool is_ours = h->process == getpid();
 
 		if (is_it && is_ours && h->changing) {
-			/* Afterwards the list may be another. */
+			/* The list may have changed. */
 			(void)pthread_cond_wait(&changed, &lock);
 			h = holdings;
 		} else if (is_it && (!is_ours || !spw_vfio__controller_error(h->controller))) {
@@ -221,7 +222,7 @@ static struct holding *present_holding(const char *address)
 	return NULL;
 }
 
-/* The lock is held, but not while a controller is opened. */
+/* Find or open a controller. Called with the lock held, which is released while opening. */
 static int find_holding(const char *address, struct holding **out)
 {
 	struct holding *h = present_holding(address);
@@ -264,7 +265,7 @@ static bool is_held_exclusively(const struct holding *h, uint32_t namespace_id)
 	return false;
 }
 
-/* The lock is held. */
+/* Called with the lock held. */
 static int open_namespace(struct spw_vfio_namespace *ns, const char *address)
 {
 	struct holding *h = NULL;
@@ -320,7 +321,7 @@ static int open_path(const char *path, bool exclusive, struct spw_vfio_namespace
 	return ret;
 }
 
-/* No queue uses it any more. The last of a controller tells it to shut down. */
+/* Close a namespace that no queue uses, and shut down the controller after the last one. */
 static void close_namespace(struct spw_vfio_namespace *ns)
 {
 	struct holding *h = ns->holding;
@@ -348,8 +349,8 @@ struct spw_vfio_hold {
 	struct spw_log log;
 	unsigned count;
 	struct held {
-		const char *path;              /* to be opened */
-		struct spw_vfio_namespace *ns; /* NULL: could not be */
+		const char *path;              /* to open */
+		struct spw_vfio_namespace *ns; /* NULL: failed */
 	} held[];
 };
 
@@ -376,7 +377,7 @@ struct spw_vfio_hold *spw_vfio__hold(const char *const paths[], unsigned count,
 	for (unsigned i = 0; hold && i < count; i++)
 		if (spw_vfio__is_name(paths[i]))
 			hold->held[hold->count++].path = paths[i];
-	/* For a single one a thread gains nothing. */
+	/* For a single one threads would gain nothing. */
 	if (!hold || hold->count <= 1) {
 		free(hold);
 		return NULL;
@@ -440,7 +441,7 @@ static void read_geometry(const struct spw_vfio_namespace *ns, struct spw_geomet
 	(void)snprintf(g->transport, sizeof(g->transport), "pcie");
 }
 
-/* Whom answer_of_namespace() asks: engine/nvme/admin.h knows only descriptors. */
+/* The namespace for answer_of_namespace(): engine/nvme/admin.h passes only descriptors. */
 static _Thread_local struct spw_vfio_namespace *asked;
 
 static int answer_of_namespace(int fd, unsigned long request, void *argument)
@@ -504,7 +505,7 @@ static int send(struct spw_vfio_namespace *ns, const char *what,
 	return refused(ns, what, ask(ns, false, command, data, len_bytes));
 }
 
-/* @buf NULL: no data. @step_bytes: what one command is for at most, whole blocks. */
+/* Split a range into commands of at most @step_bytes, whole blocks. @buf: NULL: without data. */
 static int send_each(struct spw_vfio_namespace *ns, const char *what, uint8_t opcode, char *buf,
 		     uint64_t len_bytes, uint64_t offset_bytes, uint64_t step_bytes)
 {
@@ -523,7 +524,7 @@ static int send_each(struct spw_vfio_namespace *ns, const char *what, uint8_t op
 		};
 
 		if (ns->nvme.protects) {
-			/* Zeroes carry no tags to check. */
+			/* Write Zeroes has no tags to be checked. */
 			command.cdw12 |= SPW_NVME_MAKE_TAGS | (buf ? SPW_NVME_CHECK_TAGS : 0);
 			command.cdw14 = spw_nvme__reference_tag(first);
 		}
@@ -631,7 +632,7 @@ static int vfio_lock(const struct spw_device *device, uint64_t offset_bytes, uin
 	return ret;
 }
 
-/* What of a lock lies beside the range stays. */
+/* Unlock a range; parts of locks outside the range stay locked. */
 static int vfio_unlock(const struct spw_device *device, uint64_t offset_bytes, uint64_t len_bytes)
 {
 	struct spw_vfio_namespace *ns = device->state;
