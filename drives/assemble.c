@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/assemble.c - become the owner of a store's drives */
+/* drives/assemble.c - opens a store's drives; locks its partition and claims the drives */
 #include "drives/assemble.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@
 #include "util/fork.h"
 #include "util/util.h"
 
-/* Those that are there, by index. */
+/* Move the devices of present drives to @out, by index. */
 static int take_members(struct spw_candidate *candidates, unsigned count, struct spw_assembly *out)
 {
 	struct spw_candidate *by_index[SPW_DRIVES_MAX] = {NULL};
@@ -40,7 +40,7 @@ static int take_members(struct spw_candidate *candidates, unsigned count, struct
 	return 0;
 }
 
-/* A path that leads nowhere tells more than that a drive is missing. */
+/* Set the error for missing drives: preferably that a path cannot be opened, which tells more. */
 static void note_missing(const struct spw_candidate *candidates, unsigned count,
 			 struct spw_assembly *out)
 {
@@ -71,7 +71,7 @@ int spw_drives__assemble(const char *const paths[], unsigned count, bool read_on
 	if (missing > 0)
 		note_missing(candidates, count, out);
 	rc = take_members(candidates, count, out);
-	/* What a child of fork(2) inherits, it would keep locked after its parent was killed. */
+	/* A child of fork(2) would keep inherited locks after its parent was killed. */
 	for (unsigned i = 0; i < out->count && rc == 0; i++)
 		if (out->devices[i]->fd >= 0)
 			rc = spw_fork_add(out->devices[i]->fd);
@@ -98,13 +98,15 @@ void spw_drives__assembly_close(struct spw_assembly *assembly)
 	memset(assembly, 0, sizeof(*assembly));
 }
 
-/* QEMU locks byte 100 + n of a drive for each n that it does, 200 + n for what others must not
- * do. */
+/*
+ * QEMU's image locks: byte 100 + n for each permission n that it uses, byte 200 + n for each that
+ * it denies to others.
+ */
 #define QEMU_DOES       100u
 #define QEMU_SHARES_NOT 200u
 #define QEMU_WRITE      1u
 
-/* No virtual machine may have the drive, from now on. */
+/* Lock the drive like QEMU, so that virtual machines cannot open it from now on. */
 static int keep_from_machines(const struct spw_device *device)
 {
 	int rc;
@@ -137,7 +139,7 @@ static void unlock_partition(const struct spw_assembly *assembly, unsigned parti
 	}
 }
 
-/* Is what was assembled still there? Asked under the lock, which a format needs too. */
+/* Is the superblock unchanged since assembling? The locked partition keeps out formats now. */
 static int verify_unchanged(const struct spw_assembly *assembly, unsigned index)
 {
 	const struct spw_superblock *before = &assembly->superblocks[index], *now;
@@ -210,8 +212,10 @@ int spw_drives__assembly_claim(struct spw_assembly *assembly, unsigned partition
 		rc = spw_drives__loops_read(&loops);
 	for (unsigned i = 0; rc == 0 && i < assembly->count; i++)
 		rc = keep_from_machines(assembly->devices[i]);
-	/* With its own locks and claims held: of two that ask like this, one at least sees the
-	 * other. */
+	/*
+	 * Check with our own locks and claims held: of two processes that do this, at least one
+	 * sees the other.
+	 */
 	for (unsigned i = 0; rc == 0 && i < assembly->count; i++)
 		rc = spw_drives__safety_relatives_locked(spw_device_path(assembly->devices[i]),
 							 loops);

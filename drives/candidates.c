@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * drives/candidates.c - look at drives that were named, and decide whether they are one store
+ * drives/candidates.c - read the drives that a caller named, and decide whether they are one store
  *
  * Rules
- *   ASSEMBLE-1  First that no device is named twice, then every drive by itself in the order in
- *               which they were named, then the set: the first fault in this order is the one
- *               reported. What the drives hold is read from all of them at the same time.
+ *   ASSEMBLE-1  Checked first is that no device is named twice, then each drive in the given order,
+ *               then the set: the first fault in this order is reported. The contents of all drives
+ *               are read in parallel.
  *   ASSEMBLE-2  An incomplete superblock makes its drive unusable, whatever the other drives say: a
  *               format that did not finish never leaves a store of mixed generations.
- *   ASSEMBLE-3  A drive that carries a foreign signature outside its data area is refused, also
- *               when both copies are intact: it has been made something else since. So is one
- *               whose copy was written over by other software (LAYOUT-14).
- *   ASSEMBLE-4  All drives of a store agree on everything that is not a drive's own.
+ *   ASSEMBLE-3  A drive with a foreign signature outside its data area is refused, even if both
+ *               copies are intact: it has been used for something else since. So is a drive with a
+ *               copy that other software has overwritten (LAYOUT-14).
+ *   ASSEMBLE-4  The superblocks of all drives agree on all fields of the store.
  */
 #include "drives/candidates.h"
 
@@ -109,7 +109,7 @@ static int verify_against_device(const struct spw_candidate *candidate)
 				 "store again with --force",
 				 candidate->path, geometry->logical_block_bytes, sb->block_bytes,
 				 sb->logical_block_bytes);
-	if (!sb->complete) /* ASSEMBLE-2 */
+	if (!sb->complete) /* a format did not finish (ASSEMBLE-2) */
 		return spw_error(
 			-EUCLEAN,
 			"%s: its format did not finish: run spillway format again, with --force",
@@ -120,7 +120,7 @@ static int verify_against_device(const struct spw_candidate *candidate)
 				 "room for commits; nothing is stored on it: format it again, with "
 				 "--force",
 				 candidate->path);
-	if (candidate->contents.foreign) /* ASSEMBLE-3 */
+	if (candidate->contents.foreign) /* used for something else (ASSEMBLE-3) */
 		return spw_error(-EMEDIUMTYPE,
 				 "%s: something else has been made of this drive of a store (it "
 				 "holds: %s); name the right drive, or, if that is not needed, "
@@ -156,7 +156,7 @@ static void look_into(void *context, unsigned index)
 	if (!candidate->device)
 		return;
 	rc = spw_drives__contents_read(candidate->device, &candidate->contents);
-	/* What is known explains what lies between the ends, too. */
+	/* Sample only drives without known contents, which would explain any data. */
 	if (rc == 0 && candidate->sampled && !contents->store && !contents->foreign)
 		rc = spw_drives__residue_sample(candidate->device, &candidate->samples);
 	note_fault(candidate, rc);
@@ -215,7 +215,7 @@ static bool same_store(const struct spw_candidate *a, const struct spw_candidate
 		      sizeof(a->superblock.store_uuid)) == 0;
 }
 
-/* The store of most drives, so that a lone drive of another store is the one called foreign. */
+/* A drive of the store that most drives belong to, so that a single foreign drive is reported. */
 static const struct spw_candidate *representative(const struct spw_candidate *candidates,
 						  unsigned count)
 {
@@ -236,7 +236,7 @@ static const struct spw_candidate *representative(const struct spw_candidate *ca
 	return best;
 }
 
-/* ASSEMBLE-4 */
+/* Do two superblocks agree on all fields of the store (ASSEMBLE-4)? */
 static bool agree(const struct spw_superblock *a, const struct spw_superblock *b)
 {
 	return a->sequence == b->sequence && a->drive_count == b->drive_count &&
@@ -268,7 +268,7 @@ static int verify_member(const struct spw_candidate *candidate, const struct spw
 	return 0;
 }
 
-/* @missing: set to how many are. Return: 0: none. */
+/* *missing: number of missing drives. Return: 0 none; else an error that names them. */
 static int missing_error(const struct spw_candidate *member,
 			 const struct spw_candidate *const by_index[], unsigned *missing)
 {
@@ -330,7 +330,7 @@ void spw_drives__candidates_close(struct spw_candidate *candidates, unsigned cou
 	free(candidates);
 }
 
-/* Also those behind the first fault, for they may be shown. */
+/* Examine each drive, even after a fault, because callers may show all of them. */
 static void examine_each(struct spw_candidate *candidates, const char *const paths[],
 			 unsigned count, bool read_only, const struct spw_log *log)
 {
@@ -344,7 +344,7 @@ static void examine_each(struct spw_candidate *candidates, const char *const pat
 							      log, &candidate->device));
 	}
 	(void)spw_drives__candidates_read(candidates, count, log);
-	/* Once for all drives. What goes wrong is said where each is asked about. */
+	/* Once for all drives. Errors are reported later, when each drive is checked. */
 	if (!read_only)
 		(void)spw_drives__loops_read(&loops);
 	for (unsigned i = 0; i < count; i++)
@@ -375,13 +375,13 @@ int spw_drives__candidates_new(const char *const paths[], unsigned count, bool s
 	return 0;
 }
 
-/* A drive that died, or was pulled: its path leads nowhere, or nothing of it can be read. */
+/* Errors of a drive that has failed or was removed: it cannot be opened or read. */
 static bool is_gone(int fault)
 {
 	return fault == -ENOENT || fault == -ENODEV || fault == -ENXIO || fault == -EIO;
 }
 
-/* Unless all are: then the first fault tells more. */
+/* Treat drives that are gone as missing, unless all are gone: then the first fault tells more. */
 static void note_absent(struct spw_candidate *candidates, unsigned count, const struct spw_log *log)
 {
 	unsigned gone = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/check.c - spw_check(): what drives that were named are, and what is wrong with them */
+/* drives/check.c - spw_check(): describes a store and its drives, and what is wrong with them */
 #include <errno.h>
 #include <stdio.h>
 
@@ -82,7 +82,7 @@ static int fill_store(const struct spw_candidate *candidates, unsigned count,
 	return 0;
 }
 
-/* What any drive says of a store that cannot be opened as it was named. */
+/* Describe a store that cannot be opened, by any of its drives. */
 static void fill_part(const struct spw_candidate *candidates, unsigned count,
 		      struct spw_store_info *info)
 {
@@ -105,7 +105,7 @@ static void fill_part(const struct spw_candidate *candidates, unsigned count,
 	}
 }
 
-/* Bytes from one element to the next, as the caller was compiled. 0: as this library. */
+/* Size of the elements of the caller's array, by its version; 0: this library's. */
 static int drive_info_step(const struct spw_drive_info drives[], size_t *step)
 {
 	*step = drives && drives[0].size != 0 ? drives[0].size : sizeof(drives[0]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/claim.c - become the only user of a drive, as who writes all over it must be */
+/* drives/claim.c - spw_claim(): become the only user of a drive, as format and wipe need */
 #include <errno.h>
 #include <stdio.h>
 
@@ -24,8 +24,9 @@ int spw_drives__safety_unlocked(const char *path)
 }
 
 /*
- * A lock on all bytes meets every process of a store, whatever the superblocks say, also where the
- * device has no bytes any more. @held: a process has it, perhaps a killed one for a moment
+ * Claim a drive without waiting. A lock on all bytes conflicts with the locks of every store,
+ * whatever the superblocks say, even beyond the device's present end. *held: a process has the
+ * drive, perhaps one that was just killed
  */
 static int claim_now(const char *path, const struct spw_log *log, struct spw_device **device,
 		     bool *held)
@@ -38,7 +39,7 @@ static int claim_now(const char *path, const struct spw_log *log, struct spw_dev
 		return rc;
 	rc = spw_drives__safety_open(path, false, true, log, device);
 	*held = rc == -EBUSY;
-	/* The kernel lets a protected device be opened for writing, and fails the first write. */
+	/* The kernel lets us open a write-protected device, and fails the first write. */
 	if (rc == 0)
 		rc = spw_drives__safety_writable(path);
 	if (rc != 0)
@@ -52,11 +53,11 @@ static int claim_now(const char *path, const struct spw_log *log, struct spw_dev
 	if (rc == 0)
 		rc = spw_drives__safety_relatives_locked(path, NULL);
 	*held = rc == -EBUSY;
-	/* Once more of what is open now: until then the name may have been another's. */
+	/* Check again, now that it is open: before, the path may have named another device. */
 	return rc == 0 ? spw_drives__safety_in_use(path, NULL) : rc;
 }
 
-/* Only a process that has ended has it. */
+/* Is the drive held only by a process that has ended? */
 static bool is_dying(const char *path, const struct spw_device *device)
 {
 	char opener[64], words[512];
@@ -84,7 +85,7 @@ int spw_claim(const char *path, const struct spw_log *log, struct spw_device **d
 			(*device)->claimed = true;
 			return 0;
 		}
-		/* What is behind vfio has no other process, and comes free with it. */
+		/* Not for drives behind vfio: no other process can have one. */
 		held = held && !spw_vfio__is_name(path) && is_dying(path, *device);
 		spw_device_close(*device);
 		*device = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/committed.c - read the commit blocks of drives, and tell which of them count */
+/* drives/committed.c - read all drives' commit blocks; find the newest and the kept commit */
 #include "drives/committed.h"
 
 #include <errno.h>
@@ -22,7 +22,9 @@ void spw_drives__commit_place(const struct spw_superblock *sb, uint32_t partitio
 	place->chunk_bytes = sb->chunk_bytes;
 }
 
-/* Return: 0; -EIO and the like; -ENOMEM; as spw_layout__commit_decode(). *why: of the latter. */
+/*
+ * Read a commit block. Return: 0; an error of reading; as spw_layout__commit_decode(), with *why.
+ */
 static int read_slot(const struct spw_device *device, const struct spw_superblock *sb,
 		     uint32_t partition, uint32_t slot, struct spw_commit *commit, const char **why)
 {
@@ -43,7 +45,7 @@ static int read_slot(const struct spw_device *device, const struct spw_superbloc
 	return rc;
 }
 
-/* As they lie on drives: the struct has padding. */
+/* Compare commits as encoded: the struct has padding. */
 static bool same(const struct spw_commit *a, const struct spw_commit *b)
 {
 	static const struct spw_commit_place nowhere;
@@ -59,14 +61,14 @@ static uint64_t bit_of(const struct spw_assembly *assembly, uint32_t drive)
 	return UINT64_C(1) << assembly->superblocks[drive].drive_index;
 }
 
-/* An intact one replaces what another drive had in this slot, if it is newer. */
+/* Note an intact commit block. It replaces that of another drive in this slot if it is newer. */
 static int note(const struct spw_assembly *assembly, struct spw_commits_found *found,
 		uint32_t drive, const struct spw_commit *commit)
 {
 	uint32_t slot = commit->slot;
 	const struct spw_commit *known = &found->commits[slot];
 
-	/* Those that went on without each other may have counted alike: see find_forks(). */
+	/* Drives used without each other may have equal sequence numbers: see find_forks(). */
 	bool apart = known->members && commit->members && !(known->members & commit->members);
 
 	if (found->there[slot] && known->sequence == commit->sequence && !same(known, commit) &&
@@ -89,12 +91,12 @@ static int note(const struct spw_assembly *assembly, struct spw_commits_found *f
 	return 0;
 }
 
-/* What each drive has last. */
+/* The newest commit of a drive. */
 struct newest {
 	uint64_t sequence, number, members;
 };
 
-/* @newest: of this drive so far. Return: 1 the slot cannot be read; 0; a negative errno. */
+/* Read a slot of a drive. @newest: updated. Return: 1 the slot cannot be read; 0; -errno. */
 static int look_into_slot(const struct spw_assembly *assembly, uint32_t drive, uint32_t partition,
 			  uint32_t slot, const struct spw_log *log, struct spw_commits_found *found,
 			  struct newest *newest)
@@ -119,7 +121,7 @@ static int look_into_slot(const struct spw_assembly *assembly, uint32_t drive, u
 			"use that version",
 			spw_device_path(device));
 	case -EUCLEAN:
-		/* As a crash leaves it; the other slot is what counts then. */
+		/* A crash during a commit leaves this; the other slot is valid then. */
 		spw_log(log, SPW_LOG_INFO, "%s: a commit did not get as far as this drive (%s)",
 			spw_device_path(device), why);
 		return 0;
@@ -151,11 +153,11 @@ int spw_drives__commits_forked_error(const struct spw_assembly *assembly,
 }
 
 /*
- * Of two commits of which one was made after the other, with drives missing, some drive has both,
- * or had: the process that made the later one has read the other there. With no member in common
- * they know nothing of each other. Drives that missed several commits of changing sets may look so,
- * too.
- * Return: a mask of those whose newest is of another line than the newest of all.
+ * Find drives that were used without each other. If one commit was made after another, with drives
+ * missing, at least one drive had both: the process that made the later one has read the earlier
+ * there. Commits without a common member are independent lines. Drives that missed several commits
+ * by changing sets of drives look like that too. Return: a mask of the drives whose newest commit
+ * is of another line than the newest of all.
  */
 static uint64_t find_forks(const struct spw_assembly *assembly, const struct newest newest[],
 			   struct spw_commits_found *found)
@@ -174,7 +176,7 @@ static uint64_t find_forks(const struct spw_assembly *assembly, const struct new
 	return mask;
 }
 
-/* At all drives but those of the mask @but. */
+/* Read the slots of all drives except those in the mask @but. */
 static int look(const struct spw_assembly *assembly, uint32_t partition, uint64_t but,
 		const struct spw_log *log, struct spw_commits_found *found, struct newest newest[])
 {
@@ -242,7 +244,7 @@ bool spw_drives__commits_is_kept(const struct spw_commits_found *found, int slot
 
 	if (!spw_drives__commits_is_previous(found, slot))
 		return false;
-	/* DURABLE-5 of store/commit.c: each of these had its block, until it was released. */
+	/* These drives had both blocks until a release (DURABLE-5 in store/commit.c). */
 	both = found->commits[spw_drives__commits_newest(found)].members &
 	       found->commits[slot].members;
 	return !(both & found->read[slot] & ~found->have[slot]);
@@ -265,7 +267,7 @@ int spw_committed(const char *const paths[], unsigned count, uint32_t partition,
 		rc = spw_drives__commits_look(&assembly, partition, NULL, &found);
 	if (rc == 0)
 		slot = spw_drives__commits_newest(&found);
-	/* Whether it is whole without them, who opens it is told. */
+	/* Whether a commit is complete without these drives is checked at open. */
 	if (rc == 0 && assembly.missing > 0 && slot < 0)
 		rc = spw_drives__assembly_missing_error(&assembly);
 	else if (rc == 0 && found.forked)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/committed.h - what is committed in a partition, as the slots of its drives say */
+/* drives/committed.h - find the commits of a partition, by the commit blocks on its drives */
 #ifndef SPW_DRIVES_COMMITTED_H
 #define SPW_DRIVES_COMMITTED_H
 
@@ -10,16 +10,16 @@
 
 struct spw_assembly;
 
-/* The newest intact block of each slot, on whatever drive it is. */
+/* The newest intact block of each slot, on any drive. */
 struct spw_commits_found {
 	bool there[SPW_COMMIT_SLOTS];
 	uint32_t drive[SPW_COMMIT_SLOTS];
 	struct spw_commit commits[SPW_COMMIT_SLOTS];
-	/* by the drives' indexes in their superblocks: they have it; their slot could be read */
+	/* bit per drive, by its index: it has this block; its slot could be read */
 	uint64_t have[SPW_COMMIT_SLOTS], read[SPW_COMMIT_SLOTS];
-	/* Of one drive at least all slots could be read. */
+	/* all slots of at least one drive could be read */
 	bool seen;
-	/* The newest of this drive was made without those that have the newest of all. */
+	/* forked_drive's newest commit was made without the drives that have the newest of all */
 	bool forked;
 	uint32_t forked_drive;
 	uint64_t forked_number;
@@ -30,36 +30,38 @@ void spw_drives__commit_place(const struct spw_superblock *sb, uint32_t partitio
 
 /**
  * spw_drives__commits_look - read the slots of all drives
- * @log:  a block that cannot be read, or that a crash left half written; may be NULL
+ * @log:  gets blocks that cannot be read, or were torn by a crash; may be NULL
  *
- * Return: 0; -EUCLEAN drives contradict each other; -EPROTONOSUPPORT one is of a newer version;
- * -ENOMEM.
+ * Return: 0; -EUCLEAN drives contradict each other; -EPROTONOSUPPORT a commit is of a newer
+ * version; -ENOMEM.
  */
 int spw_drives__commits_look(const struct spw_assembly *assembly, uint32_t partition,
 			     const struct spw_log *log, struct spw_commits_found *found);
 
-/* Return: the slot of the commit that counts; -1: nothing is committed. */
+/* Return: the slot of the newest commit; -1: there is no commit. */
 int spw_drives__commits_newest(const struct spw_commits_found *found);
 
-/* Is it the commit that the newest names as the one before, and says that it was kept? */
+/* Is this the commit that the newest commit names as the previous, kept one? */
 bool spw_drives__commits_is_previous(const struct spw_commits_found *found, int slot);
 /*
- * And has it not been released since? That took its block from the drives that had both, and left
- * it at most on those that were out of service.
+ * Was the previous commit not released since? A release erases its block on the drives that have
+ * both commits; it may stay on drives that were out of service.
  */
 bool spw_drives__commits_is_kept(const struct spw_commits_found *found, int slot);
 
 /*
- * With drives missing: is there a newest commit that may do without them, and can each commit be
- * read? All that it names is to be looked for then.
+ * With drives missing: is there a newest commit that may be complete without them, and could all
+ * commits be read? The caller then has to look for all of its pieces.
  */
 bool spw_drives__commits_may_lack(const struct spw_commits_found *found);
 
-/* Drives went on without each other. Return: -EUCLEAN, in words. */
+/* Report that drives were used without each other. Return: -EUCLEAN. */
 int spw_drives__commits_forked_error(const struct spw_assembly *assembly,
 				     const struct spw_commits_found *found);
 
-/* For format and wipe: fails with -EEXIST, in words, if a partition has a commit on this drive. */
+/*
+ * For format and wipe. Return: 0; -EEXIST, with a message: a partition has a commit on this drive.
+ */
 int spw_drives__committed_refuse(const struct spw_device *device, const struct spw_superblock *sb);
 
 #endif

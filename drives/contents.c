@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/contents.c - what a drive holds */
+/* drives/contents.c - spw_drives__contents_read(): what a drive holds, for format etc. */
 #include "drives/contents.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include "drives/safety.h"
 #include "util/util.h"
 
-/* Bytes that a store has written for its users may look like anything. */
+/* Is a signature in the data area, whose bytes may look like anything? */
 static bool is_data(const struct spw_superblock *sb, const struct spw_signature *signature)
 {
 	return signature->len_bytes > 0 && signature->offset_bytes >= sb->data_offset_bytes &&
@@ -75,7 +75,7 @@ static int describe_foreign(const char *path, struct spw_contents *contents)
 		if (!strstr(contents->text, signature->what))
 			add_text(contents, signature->what);
 	}
-	/* A store over the whole device replaced what the kernel read there before. */
+	/* A store has overwritten partitions that the kernel may still know. */
 	if (superblocks->chosen < 0 &&
 	    spw_drives__safety_partitions(path, names, sizeof(names)) > 0) {
 		contents->foreign = true;
@@ -85,7 +85,7 @@ static int describe_foreign(const char *path, struct spw_contents *contents)
 	return 0;
 }
 
-/* A store whose superblocks cannot be read may still be one: in doubt nothing is overwritten. */
+/* If superblocks cannot be read, assume that there is a store: if in doubt, do not overwrite. */
 int spw_drives__contents_read(const struct spw_device *device, struct spw_contents *contents)
 {
 	const char *path = spw_device_path(device);
@@ -120,7 +120,7 @@ int spw_drives__carries_error(const char *path, const struct spw_contents *conte
 
 int spw_drives__too_small_error(const char *path, uint64_t size_bytes)
 {
-	/* Rounded, both would look the same. */
+	/* Rounded, both sizes would look the same. */
 	if (size_bytes > SPW_DRIVE_BYTES_MIN / 100 * 99)
 		return spw_error(
 			-ENOSPC,

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * drives/format.c - make a store on drives, and remove one
+ * drives/format.c - spw_format(), spw_wipe(): create and remove a store on drives
  *
  * The order of a format. Every step is done on all drives, and made durable, before the next
  * begins.
  *
- *   FORMAT-1  All drives are locked and examined: what is known to be on them, and the MiB at each
- *             end. Up to here nothing is written; any refusal leaves every byte as it was.
- *   FORMAT-2  Copy 1 is written, not complete, with a sequence number above that of every intact
- *             copy on any of the drives.
- *   FORMAT-3  Copy 0 likewise. Now no drive can be believed to be anything but an unfinished
- *             format.
- *   FORMAT-4  The rest of both reserved areas is zeroed, and what libblkid still finds.
- *   FORMAT-5  Copy 0 is written complete, with the next sequence number.
+ *   FORMAT-1  All drives are claimed and examined: known contents, and the MiB at each end. Nothing
+ *             is written up to here; a refusal leaves every byte unchanged.
+ *   FORMAT-2  Copy 1 is written, marked incomplete, with a sequence number above that of every
+ *             intact copy on any of the drives.
+ *   FORMAT-3  Copy 0 likewise. Now every drive is recognized as an unfinished format.
+ *   FORMAT-4  The rest of both reserved areas is zeroed, and signatures that libblkid still finds
+ *             are erased.
+ *   FORMAT-5  Copy 0 is written, marked complete, with the next sequence number.
  *   FORMAT-6  Copy 1 likewise.
  *
- * At any moment at most one copy of a drive is being written, so at most one is torn by a power
- * cut. Torn in FORMAT-2: copy 0 still holds what was before, and the drive is what it was. After
- * that, one intact copy says "not complete" until FORMAT-5 is durable on that drive: the set is
- * refused as long as one drive says so. Torn in FORMAT-6: copy 0 is intact and complete on every
- * drive. So what a crash leaves is the old store, or the new one, or a format that did not finish;
- * and the UUID of the store is new, so old and new drives never mix.
+ * At most one copy of a drive is being written at any time, so a power cut tears at most one. Torn
+ * in FORMAT-2: copy 0 is unchanged, and the drive is what it was. After that, an intact copy is
+ * marked incomplete until FORMAT-5 is durable on that drive: the set is refused while one drive is
+ * incomplete. Torn in FORMAT-6: copy 0 is intact and complete on every drive. So a crash leaves the
+ * old store, the new store or an unfinished format; and as the store's UUID is new, old and new
+ * drives never mix.
  */
 #include <assert.h>
 #include <errno.h>
@@ -44,7 +44,7 @@
 #include "util/util.h"
 
 #define CHUNK_BYTES_DEFAULT  (1u << 20)
-#define ZERO_BYTES           (256u << 10) /* written at once when areas are zeroed */
+#define ZERO_BYTES           (256u << 10) /* length of a write when zeroing areas */
 #define WIPE_ROUNDS_MAX      64
 #define PARTITION_NUMBER_MAX 256
 
@@ -53,8 +53,8 @@ struct format_run {
 	unsigned count;
 	struct spw_vfio_hold *hold;
 	const struct spw_log *log;
-	const struct spw_format_opts *opts; /* of a format */
-	bool erase;                         /* of a wipe: what is committed, too */
+	const struct spw_format_opts *opts; /* NULL: a wipe */
+	bool erase;                         /* for a wipe: also if there are commits */
 };
 
 typedef int format_step(const struct format_run *run, struct spw_candidate *target);
@@ -76,7 +76,7 @@ static int sync_target(const struct format_run *run, struct spw_candidate *targe
 	return spw_device_sync(target->device);
 }
 
-/* @sb NULL: zeros */
+/* Write a copy of @sb, or zeros if @sb is NULL. */
 static int write_copy(const struct spw_device *device, const struct spw_superblock *sb,
 		      unsigned copy, uint64_t offset_bytes)
 {
@@ -98,7 +98,7 @@ static int write_copy(const struct spw_device *device, const struct spw_superblo
 	return rc;
 }
 
-/* One of FORMAT-2, 3, 5, 6. */
+/* Write and sync one copy on all drives: FORMAT-2, 3, 5 or 6. */
 static int write_copies(const struct format_run *run, unsigned copy)
 {
 	int rc = 0;
@@ -142,7 +142,7 @@ static int zero_range(const struct format_run *run, const struct spw_candidate *
 	return rc;
 }
 
-/* FORMAT-4 on one drive: all but the superblocks, up to the last whole block of the device. */
+/* Zero a drive's reserved areas except superblocks, up to its last whole block (FORMAT-4). */
 static int zero_reserved_areas(const struct format_run *run, struct spw_candidate *target)
 {
 	const struct spw_superblock *sb = &target->superblock;
@@ -154,7 +154,8 @@ static int zero_reserved_areas(const struct format_run *run, struct spw_candidat
 
 	SPW_ASSERT(first.len_bytes <= sb->data_offset_bytes &&
 		   last.offset_bytes >=
-			   sb->device_bytes - SPW_LAYOUT_RESERVED_BYTES); /* FORMAT-4 */
+			   sb->device_bytes -
+				   SPW_LAYOUT_RESERVED_BYTES); /* outside the data (FORMAT-4) */
 	if (rc == 0)
 		rc = zero_range(run, target, sb->device_bytes - SPW_LAYOUT_RESERVED_BYTES,
 				last.offset_bytes);
@@ -193,7 +194,9 @@ static int erase_signature(const struct spw_candidate *target,
 	return rc;
 }
 
-/* What lies outside the reserved areas. One by one: some show only when others are gone. */
+/*
+ * Erase signatures outside the reserved areas, one by one: some appear only when others are gone.
+ */
 static int erase_signatures(const struct format_run *run, struct spw_candidate *target)
 {
 	struct spw_signatures signatures;
@@ -206,7 +209,7 @@ static int erase_signatures(const struct format_run *run, struct spw_candidate *
 		spw_log(run->log, SPW_LOG_INFO, "%s: removing %s", target->path,
 			signatures.found[0].what);
 		rc = erase_signature(target, &signatures.found[0]);
-		/* libblkid reads past O_DIRECT, through the page cache. */
+		/* libblkid reads through the page cache: sync, so that it sees the change. */
 		if (rc == 0)
 			rc = spw_device_sync(target->device);
 		if (rc != 0)
@@ -251,20 +254,20 @@ static int write_store(const struct format_run *run)
 	int rc = each(run, warn_of_losses);
 
 	if (rc == 0)
-		rc = write_copies(run, 1); /* FORMAT-2 */
+		rc = write_copies(run, 1); /* incomplete (FORMAT-2) */
 	if (rc == 0)
-		rc = write_copies(run, 0); /* FORMAT-3 */
+		rc = write_copies(run, 0); /* incomplete (FORMAT-3) */
 	if (rc == 0)
-		rc = clear_all(run); /* FORMAT-4 */
+		rc = clear_all(run); /* areas, signatures (FORMAT-4) */
 	for (unsigned i = 0; rc == 0 && i < run->count; i++) {
-		SPW_ASSERT(!run->targets[i].superblock.complete); /* FORMAT-3 */
+		SPW_ASSERT(!run->targets[i].superblock.complete); /* until now (FORMAT-3) */
 		run->targets[i].superblock.complete = true;
 		run->targets[i].superblock.sequence++;
 	}
 	if (rc == 0)
-		rc = write_copies(run, 0); /* FORMAT-5 */
+		rc = write_copies(run, 0); /* complete (FORMAT-5) */
 	if (rc == 0)
-		rc = write_copies(run, 1); /* FORMAT-6 */
+		rc = write_copies(run, 1); /* complete (FORMAT-6) */
 	return rc;
 }
 
@@ -290,7 +293,7 @@ static int claim_for_format(const struct format_run *run, struct spw_candidate *
 	return 0;
 }
 
-/* The store that the drive is of by now, if it is one, may hold a commit. */
+/* Refuse if the store on the drive, if there is one, has a commit. */
 static int refuse_committed(const struct spw_candidate *target)
 {
 	const struct spw_superblocks *superblocks = &target->contents.superblocks;
@@ -306,7 +309,7 @@ static int examine_for_format(const struct format_run *run, struct spw_candidate
 {
 	if (!run->opts->force && (target->contents.store || target->contents.foreign))
 		return spw_drives__carries_error(target->path, &target->contents);
-	/* --force is given out of habit; to lose these takes --erase. */
+	/* Users give --force out of habit: losing unknown data or commits needs --erase. */
 	if (!run->opts->erase && target->contents.residue.found)
 		return spw_drives__residue_error(target->path, &target->contents.residue);
 	return run->opts->erase ? 0 : refuse_committed(target);
@@ -331,7 +334,7 @@ static void close_targets(struct format_run *run)
 	spw_vfio__let_go(run->hold);
 }
 
-/* Claimed by @claim, and what all of them hold read; then @examine may refuse a drive. */
+/* Claim the targets by @claim_target, read the contents of all, and let @examine check each. */
 static int examine_targets(const struct format_run *run, format_step *claim_target,
 			   format_step *examine)
 {
@@ -355,7 +358,7 @@ static int random_uuid(uint8_t uuid[16])
 	return 0;
 }
 
-/* FORMAT-2: above every intact copy, also one that is not chosen. */
+/* A number above that of every intact copy, even if that copy is not the valid one (FORMAT-2). */
 static int next_sequence(const struct format_run *run, uint64_t *sequence)
 {
 	const struct spw_candidate *highest_on = &run->targets[0];
@@ -371,7 +374,7 @@ static int next_sequence(const struct format_run *run, uint64_t *sequence)
 				highest_on = &run->targets[i];
 			}
 		}
-	/* Not in a lifetime of formats; but a superblock may hold any number. */
+	/* Formats never get there, but a superblock may have any number. */
 	if (highest > SPW_LAYOUT_SEQUENCE_MAX - 2)
 		return spw_error(
 			-EUCLEAN,
@@ -461,13 +464,13 @@ static int check_opts(const struct spw_format_opts *opts)
 
 /* ---- Format ---- */
 
-/* Drops the kernel's partition nodes. One by one: loop devices refuse parallel rereads. */
+/* Remove the kernel's partition nodes, one by one: loop devices reject parallel rereads. */
 static void forget_partitions(const char *path, const struct spw_log *log)
 {
 	char node[PATH_MAX], names[96];
 	int fd;
 
-	/* Closed with the device: the kernel may have dropped them by itself. */
+	/* The kernel may have removed them when the device was closed. */
 	if (spw_drives__safety_partitions(path, names, sizeof(names)) == 0)
 		return;
 	fd = spw_device_block_node(path, node, sizeof(node)) == 0 ? open(node, O_RDONLY | O_CLOEXEC)
@@ -478,7 +481,7 @@ static void forget_partitions(const char *path, const struct spw_log *log)
 						  .datalen = sizeof(partition),
 						  .data = &partition};
 
-		/* Most numbers do not exist; whether all is gone is seen below. */
+		/* Ignore errors, as most numbers do not exist: success is checked below. */
 		(void)ioctl(fd, BLKPG, &request);
 	}
 	if (fd >= 0)
@@ -491,13 +494,13 @@ static void forget_partitions(const char *path, const struct spw_log *log)
 
 static int release(const struct format_run *run, struct spw_candidate *target)
 {
-	SPW_ASSERT(target->device->claimed && target->superblock.complete); /* FORMAT-6 */
-	/* Open until read back: no other process can take it, and opening resets it. */
+	SPW_ASSERT(target->device->claimed && target->superblock.complete); /* done (FORMAT-6) */
+	/* Keep a vfio device open for reading back: opening it again would reset it. */
 	if (spw_device_geometry(target->device)->kind == SPW_DEVICE_VFIO) {
 		(void)spw_device_unlock(target->device, 0, 0);
 		return 0;
 	}
-	/* Closed first: the kernel drops partitions only when the device is not open. */
+	/* Close first: the kernel removes partitions only while the device is not open. */
 	spw_device_close(target->device);
 	target->device = NULL;
 	forget_partitions(target->path, run->log);
@@ -527,7 +530,7 @@ int spw_format(const char *const paths[], unsigned count, const struct spw_forma
 	}
 	if (rc == 0)
 		rc = each(&run, release);
-	/* Read back what was written, and report that. */
+	/* Read the store back for the caller. */
 	if (rc == 0)
 		rc = spw_check(paths, count, info, NULL);
 	close_targets(&run);
@@ -543,7 +546,7 @@ void spw_format_opts_init(struct spw_format_opts *opts, size_t size)
 
 /* ---- Wipe ---- */
 
-/* Only what is surely a store, and nothing else, is wiped: its data area is discarded. */
+/* Wipe only a drive that surely holds a store and nothing else: its data area is discarded. */
 static int examine_for_wipe(const struct format_run *run, struct spw_candidate *target)
 {
 	const struct spw_contents *contents = &target->contents;
@@ -567,7 +570,7 @@ static int examine_for_wipe(const struct format_run *run, struct spw_candidate *
 	return run->erase ? 0 : refuse_committed(target);
 }
 
-/* Best effort: many devices cannot. */
+/* Best effort: many devices do not support discard. */
 static void discard_data(const struct spw_candidate *target, const struct spw_log *log)
 {
 	const struct spw_superblock *sb = &target->superblock;
@@ -590,14 +593,16 @@ static int wipe_place(const struct spw_candidate *target, enum spw_place place)
 	bool is_copy = place == SPW_PLACE_FIRST || content->offset_bytes == copy_bytes;
 	int rc;
 
-	/* The end of a device that has grown since is not the store's. */
+	/* If the device has grown, its new end does not belong to the store. */
 	if (!content->exists || (!is_copy && content->result == -EMEDIUMTYPE))
 		return 0;
 	rc = write_copy(target->device, NULL, 0, content->offset_bytes);
 	return rc == 0 ? spw_device_sync(target->device) : rc;
 }
 
-/* Both copies and a remnant at the end; the copy that counts last, so the drive stays known. */
+/*
+ * Erase both copies and a remnant at the end; the valid copy last, to keep the drive recognizable.
+ */
 static int wipe_target(const struct format_run *run, struct spw_candidate *target)
 {
 	int chosen = target->contents.superblocks.chosen;

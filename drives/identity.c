@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * drives/identity.c - which block devices are paths to the same drive, by what sysfs tells of them
+ * drives/identity.c - find block devices that are paths to the same drive, by their attributes in
+ * sysfs
  *
- *   NVMe  The same worldwide identifier (the kernel makes one of the serial number where there is
- *         none), subsystem and namespace number: drives exist that all have the same identifier.
- *   SCSI  The same worldwide identifier, the same size, and no other serial number: bridges exist
- *         that give all that is behind them one identifier.
+ *   NVMe  The same worldwide identifier (made from the serial number if there is none), subsystem
+ *         and namespace number: for some models the identifier alone is not unique.
+ *   SCSI  The same worldwide identifier and size, and no different serial number: some bridges
+ *         report one identifier for all drives behind them.
  *
- * What is all zeroes identifies nothing, and what cannot be read is not the same: the kernel has
- * the identifiers of every NVMe namespace that it shows, and a SCSI drive without one is a single
- * drive to multipathd as well.
+ * An identifier of zeroes does not count, and if it cannot be read, drives count as different: the
+ * kernel has the identifiers of all NVMe namespaces, and multipathd also treats a SCSI drive
+ * without one as a single drive.
  */
 #include "drives/identity.h"
 
@@ -24,13 +25,13 @@
 
 #define ATTRIBUTE_BYTES 512
 
-/* A page of vital product data: a header of four bytes, then at most 255 of serial number. */
+/* A page of vital product data: a header of 4 bytes, then up to 255 bytes of serial number. */
 #define PAGE_BYTES_MAX    260
 #define PAGE_HEADER_BYTES 4
 
 /* ---- sysfs ---- */
 
-/* The folder of a block device's whole drive. Return: false: there is no such device. */
+/* The sysfs folder of a block device's whole drive. Return: false: no such device. */
 static bool drive_folder(const char *sysfs, const char *name, char folder[PATH_MAX])
 {
 	if (!realpath(SPW_PATH("%s/class/block/%s", sysfs, name), folder))
@@ -65,7 +66,7 @@ static uint64_t read_blocks(const char *sysfs, const char *name, const char *att
 
 /* ---- The same drive ---- */
 
-/* "naa.5000c500a1b2c3d4", "eui.0025385b91b00000": is there more than zeroes behind the kind? */
+/* "naa.5000c500a1b2c3d4", "eui.0025385b91b00000": is the value after the prefix not all zeroes? */
 static bool identifies(const char *wwid)
 {
 	const char *dot = strchr(wwid, '.'), *value = dot ? dot + 1 : wwid;
@@ -73,7 +74,7 @@ static bool identifies(const char *wwid)
 	return value[strspn(value, "0- ")] != '\0';
 }
 
-/* The attribute that has a drive's identifier. Return: NULL: it has none. */
+/* Read a drive's identifier. Return: name of the attribute; NULL: the drive has none. */
 static const char *read_wwid(const char *folder, char wwid[ATTRIBUTE_BYTES])
 {
 	static const char *const attributes[] = {"wwid", "device/wwid"};
@@ -121,7 +122,9 @@ static bool same_drive(const char *a, const char *b)
 	return same_attribute(a, b, "size") && !has_other_serial(a, b);
 }
 
-/* Of one drive. In doubt they do: a whole drive has no start; no size means no end. */
+/*
+ * Do devices of one drive overlap? In doubt yes: a whole drive has no start; no size means no end.
+ */
 static bool overlap(const char *sysfs, const char *a, const char *b)
 {
 	uint64_t starts[2] = {read_blocks(sysfs, a, "start", 0), read_blocks(sysfs, b, "start", 0)};
@@ -145,13 +148,13 @@ bool spw_drives__identity_same(const char *sysfs, const char *a, const char *b)
 
 struct search {
 	const char *sysfs, *name;
-	char wwid[ATTRIBUTE_BYTES]; /* of its drive */
-	const char *attribute;      /* that has it */
+	char wwid[ATTRIBUTE_BYTES]; /* of the drive that contains name */
+	const char *attribute;      /* that has the wwid */
 	int (*visit)(void *context, const char *name);
 	void *context;
 };
 
-/* A drive or partition. Without a number it cannot be opened: the kernel joined its paths. */
+/* Visit a drive or partition. Paths that multipath has merged have no device number. */
 static int visit_path(void *context, const char *folder, const char *name)
 {
 	const struct search *search = context;
@@ -168,7 +171,7 @@ static int visit_partition(void *context, const char *folder, const char *name)
 								: 0;
 }
 
-/* Of most drives no more than the identifier is read, and partitions have none. */
+/* Compare the identifier first: that rules out most drives, and partitions have none. */
 static int visit_drive(void *context, const char *folder, const char *name)
 {
 	struct search *search = context;
@@ -196,9 +199,9 @@ int spw_drives__identity_each_path(const char *sysfs, const char *name,
 	return spw_each_name(SPW_PATH("%s/class/block", sysfs), visit_drive, &search);
 }
 
-/* ---- A namespace that is driven from here ---- */
+/* ---- A namespace driven by this process ---- */
 
-/* Do both have an identifier, and different ones? @text: hexadecimal with dashes or blanks. */
+/* Do both have an identifier, and do these differ? The attribute is hexadecimal. */
 static bool contradicts(const char *folder, const char *attribute, const uint8_t *bytes,
 			size_t count)
 {
@@ -219,7 +222,7 @@ static bool contradicts(const char *folder, const char *attribute, const uint8_t
 	return false;
 }
 
-/* What a drive says of itself is padded with blanks in sysfs. */
+/* Compare an attribute with a text, ignoring the blanks that pad it in sysfs. */
 static bool reads(const char *folder, const char *attribute, const char *wanted)
 {
 	char text[ATTRIBUTE_BYTES];
@@ -229,7 +232,7 @@ static bool reads(const char *folder, const char *attribute, const char *wanted)
 	       text[len + strspn(text + len, " ")] == '\0';
 }
 
-/* By its serial number, too: an identifier may be missing, or shared by many drives. */
+/* Compare the serial number too: an identifier may be missing, or shared by many drives. */
 static bool is_namespace(const char *folder, const struct spw_identity_namespace *wanted)
 {
 	char id[16];

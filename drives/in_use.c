@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/in_use.c - who uses a drive or a relative: mounts, swap, holders, loops, locks */
+/* drives/in_use.c - spw_drives__safety_in_use(): mounts, swap, holders, loops, locks of a drive */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -22,7 +22,7 @@
 
 /* ---- Mounts, swap, holders ---- */
 
-/* Blanks in the tables of /proc are written as \040. */
+/* Decode escapes in the tables of /proc, such as \040 for a blank. */
 static void unescape(char *text)
 {
 	char *to = text;
@@ -41,7 +41,7 @@ static void unescape(char *text)
 
 struct question {
 	struct stat st;
-	char answer[256]; /* the mount point, the holder */
+	char answer[256]; /* mount point or holder */
 };
 
 static bool is_block_device(const char *path, dev_t number)
@@ -71,7 +71,7 @@ static bool is_mount_of(char *line, struct question *question)
 	source = strtok_r(NULL, " ", &save);
 	if (source)
 		unescape(source);
-	/* btrfs has device numbers of its own: there, only the source tells. */
+	/* btrfs has device numbers of its own: compare the source instead. */
 	if (makedev(major_number, minor_number) != question->st.st_rdev &&
 	    !(source && is_block_device(source, question->st.st_rdev)))
 		return false;
@@ -80,7 +80,7 @@ static bool is_mount_of(char *line, struct question *question)
 	return true;
 }
 
-/* "/swap\040file  file  1048572  0  -2" under a headline */
+/* A line of /proc/swaps: "/swap\040file file 1048572 0 -2" */
 static bool is_swap_on(char *line, struct question *question)
 {
 	char *save = NULL, *name = strtok_r(line, " \t", &save);
@@ -92,7 +92,7 @@ static bool is_swap_on(char *line, struct question *question)
 	return stat(name, &st) == 0 && spw_drives__same_file(&st, &question->st);
 }
 
-/* Return: 1 when a line of the table answers the question, 0, or a negative errno. */
+/* Return: 1 @ask returned true for a line of the table; 0; or a negative errno. */
 static int ask_table(const char *table, bool (*ask)(char *line, struct question *question),
 		     struct question *question)
 {
@@ -101,7 +101,7 @@ static int ask_table(const char *table, bool (*ask)(char *line, struct question 
 	size_t room = 0;
 	int found = 0;
 
-	/* A kernel without swap. If mounts is missing, so is /proc: it cannot be told. */
+	/* The kernel has no swap. Without /proc it is unknown, which is an error. */
 	if (!file && errno == ENOENT && access("/proc/self", F_OK) == 0)
 		return 0;
 	if (!file)
@@ -112,7 +112,7 @@ static int ask_table(const char *table, bool (*ask)(char *line, struct question 
 		line[strcspn(line, "\n")] = '\0';
 		found = ask(line, question) ? 1 : 0;
 	}
-	/* No memory for a line is not an error of the file. */
+	/* getline() may also fail without an error of the file, for lack of memory. */
 	if (found == 0 && !feof(file))
 		found = spw_error(-EIO, "%s cannot be read to its end", table);
 	free(line);
@@ -136,7 +136,7 @@ static int take_holder(void *context, const char *folder, const char *name)
 	return 1;
 }
 
-/* The block devices on top: device mapper, RAID, bcache. Return: 1, 0 or a negative errno. */
+/* Find a block device on top: device mapper, RAID, bcache. Return: 1; 0; or a negative errno. */
 static int find_holder(struct question *question)
 {
 	char folder[PATH_MAX];
@@ -172,7 +172,7 @@ static int has_users(const char *subject, const struct stat *st)
 	return found;
 }
 
-/* Loop devices claim nothing of what they show. */
+/* Check for loop devices over it: they do not claim their backing device. */
 static int is_shown(const struct spw_relative *relative)
 {
 	const char *loop;
@@ -206,7 +206,7 @@ static int each_relative(const char *path, const struct spw_loops *loops,
 	return rc;
 }
 
-/* ---- What is driven from here: does the kernel reach it by another controller? ---- */
+/* ---- Drives behind vfio: does the kernel use another path to the drive? ---- */
 
 static int find_other_path(const char *path)
 {
@@ -254,7 +254,7 @@ static int node_locked(const char *path, uint64_t offset_bytes, uint64_t len_byt
 	return rc < 0 ? spw_error_errno(rc, "%s: cannot be asked for locks", path) : rc;
 }
 
-/* Other processes have no locks there: they cannot have the drive. */
+/* Only locks of this process are possible: no other process can have the drive. */
 static int vfio_locked(const char *path, uint64_t offset_bytes, uint64_t len_bytes)
 {
 	struct spw_device *device;
@@ -274,7 +274,10 @@ int spw_drives__safety_locked(const char *path, uint64_t offset_bytes, uint64_t 
 	return node_locked(path, offset_bytes, len_bytes);
 }
 
-/* "1: OFDLCK ADVISORY  WRITE -1 08:01:393 0 EOF" is on inode 393; btrfs has another st_dev. */
+/*
+ * A line of /proc/locks: "1: OFDLCK ADVISORY WRITE -1 08:01:393 0 EOF" is on inode 393. The device
+ * number is not compared: btrfs has another st_dev.
+ */
 static bool is_lock_on(char *line, struct question *question)
 {
 	const struct stat *st = &question->st;
@@ -288,7 +291,10 @@ static bool is_lock_on(char *line, struct question *question)
 	       (major(st->st_dev) == 0 || makedev(major_number, minor_number) == st->st_dev);
 }
 
-/* By its name, if that still leads to it and may be opened. Return: 1; 0; -ESTALE otherwise. */
+/*
+ * Is the file locked? Opens its name. Return: 1; 0; -ESTALE the name has changed or cannot be
+ * opened.
+ */
 static int file_locked_by_name(const struct spw_relative *file)
 {
 	int fd = open(file->name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
@@ -303,7 +309,7 @@ static int file_locked_by_name(const struct spw_relative *file)
 	return rc < 0 ? -ESTALE : rc;
 }
 
-/* /proc/locks tells of every file, but the kernel takes 10 ms until no lock changes. */
+/* Is the file locked? /proc/locks, whose reading can take 10 ms, is the fallback. */
 static int file_locked(const char *path, const struct spw_relative *file)
 {
 	struct question question = {.st = file->st};
@@ -329,7 +335,7 @@ static int relative_locked(const struct spw_relative *relative, void *context)
 		return 0;
 	if (!S_ISBLK(relative->st.st_mode))
 		return file_locked(path, relative);
-	/* Without a node it is not open by that. */
+	/* Without a node no process can have it open. */
 	if (!relative->name ||
 	    !spw_drives__sysfs_node(relative->name, relative->st.st_rdev, node, sizeof(node)))
 		return 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/loop.c - ask all loop devices what they show */
+/* drives/loop.c - spw_drives__loops_read(): list loop devices and their backing files */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/loop.h>
@@ -16,19 +16,19 @@
 struct loop {
 	char name[64];
 	dev_t number;
-	int asked; /* 0: shown is known; a negative errno: this user may not ask */
+	int asked; /* 0: shown is valid; a negative errno: this user may not query it */
 	struct stat shown;
-	char backing[PATH_MAX]; /* its name, as far as it has one */
+	char backing[PATH_MAX]; /* name of the backing file, if it has one */
 };
 
 struct spw_loops {
 	unsigned count;
-	struct loop *list; /* those that show something */
+	struct loop *list; /* loop devices with a backing file */
 };
 
 /* ---- Reading ---- */
 
-/* Return: 0; -ENXIO it shows nothing any more; another negative errno: this user may not ask it. */
+/* Return: 0; -ENXIO it was detached; another negative errno: this user may not query it. */
 static int ask(const struct loop *loop, struct stat *shown)
 {
 	struct loop_info64 info = {0};
@@ -54,7 +54,7 @@ static int ask(const struct loop *loop, struct stat *shown)
 
 static bool read_loop(const char *name, struct loop *loop)
 {
-	/* Most names end here: other devices, and loop devices that are free. */
+	/* Skip other devices, and unused loop devices. */
 	if (strncmp(name, "loop", 4) != 0 || strlen(name) >= sizeof(loop->name) ||
 	    !spw_drives__sysfs_line(SPW_PATH(ALL_BLOCK_DEVICES "/%s/loop/backing_file", name),
 				    loop->backing, sizeof(loop->backing)) ||
@@ -81,7 +81,7 @@ static int add(void *context, const char *folder, const char *name)
 	return 0;
 }
 
-/* Without sysfs there is none. */
+/* Without sysfs the list is empty. */
 int spw_drives__loops_read(struct spw_loops **out)
 {
 	struct spw_loops *loops = calloc(1, sizeof(*loops));
@@ -127,7 +127,7 @@ int spw_drives__loop_shows(const struct spw_loops *loops, dev_t number, struct s
 	return 0;
 }
 
-/* Without the right to ask, compare names: that misses deleted files and those of many names. */
+/* Without permission to query, compare names: misses deleted files and other names of a file. */
 static int shows_by_name(const struct loop *loop, const struct stat *wanted)
 {
 	static const char deleted[] = " (deleted)";

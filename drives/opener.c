@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/opener.c - look through /proc for the process that has a drive open */
+/* drives/opener.c - spw_drives__opener_find(): find the process that has a drive open, in /proc */
 #include "drives/opener.h"
 
 #include <ctype.h>
@@ -15,7 +15,7 @@
 #include "drives/sysfs.h"
 #include "util/util.h"
 
-/* "flags:	02100002", octal, in /proc/PID/fdinfo/FD */
+/* Read "flags: 02100002", octal, in /proc/PID/fdinfo/FD. */
 static bool opened_for_writing(const char *pid, const char *fd)
 {
 	FILE *file = fopen(SPW_PATH("/proc/%s/fdinfo/%s", pid, fd), "re");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/probe.c - what a device is, what it holds, and whether it could be formatted */
+/* drives/probe.c - spw_probe(): a device's geometry, contents, and whether it can be formatted */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 
 /* ---- One device ---- */
 
-/* Who has it exclusively without a mount or a lock can be found only by trying, for a moment. */
+/* An exclusive open without a mount or lock can be detected only by briefly trying one. */
 static int find_claim(const char *path)
 {
 	struct spw_device *device;
@@ -61,7 +61,7 @@ static void examine(const char *path, struct spw_probe_info *info)
 	struct spw_contents contents;
 	int rc = spw_drives__safety_open(path, true, false, NULL, &device);
 
-	/* Who uses it is known without opening it, and is the better reason. */
+	/* If it is in use, which needs no open to find out, that is the better reason. */
 	if ((rc == -EACCES || rc == -EPERM) && spw_drives__safety_in_use(path, NULL) == -EBUSY)
 		rc = -EBUSY;
 	if (rc == 0) {
@@ -89,14 +89,14 @@ int spw_probe(const char *path, struct spw_probe_info *info)
 
 	(void)snprintf(own.path, sizeof(own.path), "%s", path);
 	examine(path, &own);
-	/* 0: as this library knows it */
+	/* 0: this library's size */
 	spw_opts_merge(info, info->size == 0 ? sizeof(*info) : info->size, &own, sizeof(own));
 	return 0;
 }
 
 /* ---- All devices ---- */
 
-/* Empty card readers, loop devices without a file and the like have no size. */
+/* Not so for empty card readers, loop devices without a file, etc. */
 static bool has_size(const char *name)
 {
 	char line[32];
@@ -114,7 +114,7 @@ static int by_version(const void *a, const void *b)
 struct list {
 	bool (*wanted)(const char *name);
 	const char *before;
-	char **names; /* ended by NULL */
+	char **names; /* terminated by NULL */
 	size_t count;
 };
 

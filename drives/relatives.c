@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/relatives.c - walk from a drive to its whole drive, its partitions, and what it shows */
+/* drives/relatives.c - visit all aliases of a drive, which are devices with the same blocks */
 #include "engine/device.h"
 #include "drives/relatives.h"
 
@@ -21,13 +21,13 @@ struct walk {
 	void *context;
 };
 
-/* One relative, whose own are visited. */
+/* An alias whose own aliases are being visited. */
 struct kin {
 	const struct walk *walk;
 	const struct spw_relative *of;
 };
 
-/* A block device, "its partition loop3p1". */
+/* Visit a block device, with a description such as "its partition loop3p1". */
 static int visit_device(const struct kin *kin, const char *before, const char *name,
 			const char *after, dev_t number)
 {
@@ -50,7 +50,7 @@ static int visit_partition(const char *name, dev_t number, void *context)
 	return visit_device(context, "its partition ", name, "", number);
 }
 
-/* By another path, whose claims and locks are seen there alone. */
+/* Visit another path to the drive: claims and locks on that are seen only there. */
 static int visit_path(void *context, const char *name)
 {
 	dev_t number;
@@ -60,7 +60,7 @@ static int visit_path(void *context, const char *name)
 	return visit_device(context, "", name, ", another path to the same drive,", number);
 }
 
-/* And its own. Loop devices may show each other. */
+/* Visit a device and its aliases. Loop devices may be stacked. */
 static int visit_with_kin(const struct walk *walk, struct spw_relative *relative)
 {
 	struct kin kin = {walk, relative};

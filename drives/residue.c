@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/residue.c - what is not zero at the ends of a drive, and between them */
+/* drives/residue.c - find unknown data: non-zero bytes at both ends of a drive, and between */
 #include "drives/residue.h"
 
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include "engine/device.h"
 #include "util/util.h"
 
-#define PIECE_BYTES  (256u << 10) /* read at once */
+#define PIECE_BYTES  (256u << 10) /* length of a read */
 #define SAMPLE_BYTES 4096u
 
 static void note_first(struct spw_residue *residue, const uint8_t *buf, size_t at, size_t len,
@@ -75,7 +75,7 @@ int spw_drives__residue_error(const char *path, const struct spw_residue *residu
 				  ? (char)residue->bytes[i]
 				  : '.';
 	}
-	/* The remedy comes first: who keeps the message may cut it. */
+	/* The remedy comes first, because callers may truncate the message. */
 	return spw_error(-EEXIST,
 			 "%s: nothing known is on it, and yet it is not empty; use --erase if that "
 			 "may be lost, or name another device: from byte %llu on %s(\"%s\"), %s of "
@@ -104,7 +104,7 @@ int spw_drives__residue_sample(const struct spw_device *device, struct spw_resid
 		return -ENOMEM;
 	span_bytes = geometry->size_bytes - 2 * SPW_RESIDUE_END_BYTES;
 	for (uint64_t i = 0; i < SPW_RESIDUE_SAMPLES; i++) {
-		/* span / 128 x (2i + 1): the middle of each 64th */
+		/* span / 128 x (2i + 1): the middle of each of 64 sections */
 		uint64_t at = SPW_RESIDUE_END_BYTES +
 			      spw_round_down(span_bytes / (2 * SPW_RESIDUE_SAMPLES) * (2 * i + 1),
 					     geometry->logical_block_bytes);

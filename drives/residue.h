@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * drives/residue.h - bytes that nothing known accounts for, on a drive without store and signature:
- * perhaps a database, an image, a tape or a key. Reads only.
+ * drives/residue.h - unknown data: bytes that are not zero on a drive without store and signature,
+ * perhaps a database, an image or a key. Reads only.
  */
 #ifndef SPW_DRIVES_RESIDUE_H
 #define SPW_DRIVES_RESIDUE_H
@@ -11,26 +11,29 @@
 
 #include <spillway/engine.h>
 
-#define SPW_RESIDUE_END_BYTES   (1u << 20) /* looked at in full, at the beginning and at the end */
+#define SPW_RESIDUE_END_BYTES   (1u << 20) /* read completely, at the beginning and at the end */
 #define SPW_RESIDUE_SHOWN_BYTES 8
 
-/* The MiB at each end, which format overwrites: zeros if cleared, new, or wiped of a store. */
+/* Data in the MiB at each end, which format overwrites: all zeros if new, cleared or wiped. */
 struct spw_residue {
 	bool found;
 	uint64_t offset_bytes; /* of the first byte that is not zero */
 	uint8_t bytes[SPW_RESIDUE_SHOWN_BYTES];
 	unsigned bytes_count;
-	/* not zero in the first MiB, in the last; on a small drive in part of it */
+	/* number of bytes that are not zero in the first and last MiB, or less on a small drive */
 	uint64_t first_bytes, last_bytes;
 };
 
-/* Return: 0; or a negative errno: an end cannot be read, and nothing may be assumed. */
+/* Return: 0; or a negative errno: an end cannot be read, so assume that there is data. */
 int spw_drives__residue_read(const struct spw_device *device, struct spw_residue *residue);
 
-/* What was found where, and what to do about it, as -EEXIST. */
+/* Report what was found where, and the remedy. Return: -EEXIST. */
 int spw_drives__residue_error(const char *path, const struct spw_residue *residue);
 
-/* Places of 4 KiB, spread evenly: meets any run of 1/64 of the drive; 10% scatter in 849 of 850. */
+/*
+ * Samples of 4 KiB, spread evenly: finds any run of 1/64 of the drive, and data scattered over 10%
+ * of it with a probability of 849/850.
+ */
 #define SPW_RESIDUE_SAMPLES 64u
 
 struct spw_residue_samples {
@@ -38,7 +41,7 @@ struct spw_residue_samples {
 	uint64_t offset_bytes; /* of the first that is not zero */
 };
 
-/* Return: 0; -ENOMEM. A place that cannot be read is counted. */
+/* Return: 0; -ENOMEM. Unreadable samples are counted. */
 int spw_drives__residue_sample(const struct spw_device *device,
 			       struct spw_residue_samples *samples);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/safety.c - drives by name: opening with a remedy in the message, and their kinds */
+/* drives/safety.c - spw_drives_distinct(); open drives by name; check zoned, read-only etc. */
 #include "drives/safety.h"
 
 #include <errno.h>
@@ -35,7 +35,7 @@ int spw_drives__safety_open_node(const char *path)
 	return fd;
 }
 
-/* stat(2) of the node by which others know @path. */
+/* stat(2) of the block node of @path. */
 static int stat_node(const char *path, struct stat *st)
 {
 	char node[PATH_MAX];
@@ -157,7 +157,7 @@ int spw_drives__safety_writable(const char *path)
 	struct stat st;
 	int fd, rc = 0;
 
-	/* Its driver, which is us, finds write protection in the status of a write. */
+	/* Behind vfio: a write to a protected namespace fails with a status. */
 	if (spw_vfio__is_name(path))
 		return 0;
 	fd = spw_drives__safety_open_node(path);
@@ -188,7 +188,7 @@ int spw_drives__safety_conventional(const char *path)
 		return spw_engine__device_stat_error(path, rc);
 	if (!S_ISBLK(st.st_mode))
 		return 0;
-	/* A kernel that knows no zones has no such file. */
+	/* Kernels without support for zones have no such file. */
 	if (!spw_drives__sysfs_whole(st.st_rdev, folder, &whole) ||
 	    !spw_drives__sysfs_line(SPW_PATH("%s/queue/zoned", folder), zoned, sizeof(zoned)) ||
 	    strcmp(zoned, "none") == 0)
@@ -203,7 +203,7 @@ int spw_drives__safety_changeable(const char *path)
 {
 	struct statx st;
 
-	/* A system that cannot tell has no such attributes. */
+	/* If statx(2) fails, there are no such attributes. */
 	if (statx(AT_FDCWD, path, 0, STATX_TYPE, &st) != 0)
 		return 0;
 	if (st.stx_attributes & STATX_ATTR_IMMUTABLE)
@@ -219,7 +219,7 @@ int spw_drives__safety_changeable(const char *path)
 	return 0;
 }
 
-/* The store open on the controller, by its page. Return: false: none this user may read. */
+/* Find the open store on the controller, by its status page. Return: false: no readable page. */
 static bool find_open_store(const char *address, char *text, size_t len)
 {
 	struct spw_status_name names[64];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/share.c - claim the drives of a store, and pass claims between its processes */
+/* drives/share.c - claim the drives of a store; pass the descriptors to its other processes */
 #include "drives/share.h"
 
 #include <errno.h>
@@ -21,9 +21,9 @@
 #include "util/util.h"
 
 #define MAGIC          0x6d69616c63777073u /* "spwclaim" */
-#define ANSWER_MS_MAX  1000 /* a process that was stopped does not keep others waiting longer */
-#define REQUEST_MS_MAX 100  /* who has connected sends at once */
-#define BACKLOG        256  /* all ranks of a store may come at the same time */
+#define ANSWER_MS_MAX  1000                /* longest wait for a stopped process */
+#define REQUEST_MS_MAX 100                 /* a client sends its request at once */
+#define BACKLOG        256                 /* all ranks of a store may connect at the same time */
 
 struct drive {
 	struct spw_device *device;
@@ -31,18 +31,19 @@ struct drive {
 };
 
 struct spw_share {
-	const struct spw_share_store *store; /* while opening */
-	const struct spw_log *log;           /* while opening */
-	int listener;                        /* -1: no process can ask here */
+	const struct spw_share_store *store; /* valid while opening */
+	const struct spw_log *log;           /* valid while opening */
+	int listener;                        /* -1: other processes cannot connect */
 	pthread_t server;
 	bool serving;
 	unsigned count;
-	struct drive drives[SPW_DRIVES_MAX]; /* block devices alone, in the order of their index */
+	struct drive drives[SPW_DRIVES_MAX]; /* only block devices, by index */
 };
 
 struct message {
 	uint64_t magic;
-	uint32_t count; /* of claims; 0 in a request, which carries the one descriptor of SHARE-2 */
+	/* number of claims; 0 in a request, which has the one descriptor of SHARE-2 */
+	uint32_t count;
 	uint32_t reserved;
 };
 
@@ -58,7 +59,7 @@ static socklen_t name_of(const struct spw_share_store *store, uint32_t partition
 {
 	SPW_ASSERT(partition < store->partition_count);
 	*address = (struct sockaddr_un){.sun_family = AF_UNIX};
-	/* Abstract name space: the first byte is zero, and the name goes with its process. */
+	/* Abstract socket: the name begins with a zero byte, and disappears with its process. */
 	return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 +
 			   (size_t)snprintf(address->sun_path + 1, sizeof(address->sun_path) - 1,
 					    "spillway-claim-%s-%u", store->uuid, partition));
@@ -92,7 +93,7 @@ static void close_all(const int fds[], unsigned count)
 		(void)close(fds[i]);
 }
 
-/* Return: 0 there is something to receive; -ETIMEDOUT; another negative errno. */
+/* Return: 0 a message can be received; -ETIMEDOUT; another negative errno. */
 static int await_message(int socket, int ms)
 {
 	struct pollfd event = {.fd = socket, .events = POLLIN};
@@ -104,7 +105,7 @@ static int await_message(int socket, int ms)
 	return ready < 0 ? -errno : ready == 0 ? -ETIMEDOUT : 0;
 }
 
-/* Under spw_fork_hold(). Return: how many descriptors came, the caller's to close; -errno. */
+/* Called under spw_fork_hold(). Return: number of descriptors, which the caller closes; -errno. */
 static int receive_fds(int socket, struct message *message, int fds[SPW_DRIVES_MAX])
 {
 	struct iovec vector = {.iov_base = message, .iov_len = sizeof(*message)};
@@ -142,7 +143,7 @@ static bool is_of_drive(int fd, const struct drive *drive)
 
 /* ---- Handing claims over ---- */
 
-/* SHARE-2 */
+/* May a process get the claims? It must present a writable first drive (SHARE-2). */
 static bool may_have(const struct spw_share *share, const int fds[], unsigned count)
 {
 	SPW_ASSERT(share->count > 0);
@@ -166,7 +167,7 @@ static bool is_granted(const struct spw_share *share, int socket)
 	return granted;
 }
 
-/* Who cannot be reached any more asks another, or again. */
+/* Ignore errors: a client that gets no answer asks another process, or again. */
 static void answer(const struct spw_share *share, int socket)
 {
 	const struct message message = {.magic = MAGIC, .count = share->count};
@@ -176,7 +177,7 @@ static void answer(const struct spw_share *share, int socket)
 		return;
 	for (unsigned i = 0; i < share->count; i++)
 		fds[i] = share->drives[i].device->claim_fd;
-	SPW_ASSERT(fds[0] >= 0 && fds[share->count - 1] >= 0); /* SHARE-1 */
+	SPW_ASSERT(fds[0] >= 0 && fds[share->count - 1] >= 0); /* we have all claims (SHARE-1) */
 	(void)send_fds(socket, &message, fds, share->count);
 }
 
@@ -188,7 +189,7 @@ static void *serve(void *context)
 	for (;;) {
 		int socket = accept4(share->listener, NULL, NULL, SOCK_CLOEXEC);
 
-		/* Of a listener that spw_drives__share_close() has shut down. */
+		/* spw_drives__share_close() has shut down the listener. */
 		if (socket < 0 && errno == EINVAL)
 			return NULL;
 		if (socket < 0)
@@ -198,7 +199,7 @@ static void *serve(void *context)
 	}
 }
 
-/* Where others of the store find this process. Without it, later processes are refused. */
+/* Create the socket for other processes of the store. Without it, they will be refused. */
 static void listen_here(struct spw_share *share)
 {
 	struct sockaddr_un address;
@@ -228,7 +229,7 @@ static int start_server(struct spw_share *share)
 {
 	int rc;
 
-	SPW_ASSERT(share->drives[share->count - 1].device->claim_fd >= 0); /* SHARE-1 */
+	SPW_ASSERT(share->drives[share->count - 1].device->claim_fd >= 0); /* all (SHARE-1) */
 	if (share->listener < 0)
 		return 0;
 	rc = spw_thread_start(&share->server, NULL, serve, share);
@@ -248,7 +249,7 @@ static void release(struct spw_share *share)
 	}
 }
 
-/* The device itself, whatever its name leads to by now. */
+/* Open the same device again, even if its path has changed. */
 static int reopen(const struct drive *drive, int flags)
 {
 	int fd = open(SPW_PATH("/proc/self/fd/%d", drive->device->fd), flags | O_CLOEXEC);
@@ -260,7 +261,7 @@ static int keep(const struct drive *drive, int fd)
 {
 	int rc = spw_fork_add(fd);
 
-	SPW_ASSERT(fd >= 0 && drive->device->claim_fd < 0); /* claimed once */
+	SPW_ASSERT(fd >= 0 && drive->device->claim_fd < 0); /* not claimed yet */
 	if (rc)
 		(void)close(fd);
 	else
@@ -268,7 +269,7 @@ static int keep(const struct drive *drive, int fd)
 	return rc;
 }
 
-/* SHARE-1. @busy: index of the drive that another process has. Return: 0; -EBUSY; -errno. */
+/* Claim all drives in order (SHARE-1). *busy: index of a claimed one. Return: 0; -EBUSY; -errno. */
 static int claim_all(struct spw_share *share, unsigned *busy)
 {
 	int rc = 0;
@@ -291,7 +292,7 @@ static int claim_all(struct spw_share *share, unsigned *busy)
 	return rc;
 }
 
-/* SHARE-3. Takes or closes the descriptors. Return: 0; -EPROTO they are not as they should be. */
+/* Verify received claims (SHARE-3); keep or close the descriptors. Return: 0; -EPROTO invalid. */
 static int accept_claims(struct spw_share *share, const struct message *message, const int fds[],
 			 unsigned count)
 {
@@ -322,7 +323,7 @@ static int accept_claims(struct spw_share *share, const struct message *message,
 	return rc;
 }
 
-/* SHARE-2. Its own description: a shared one would keep locks while the message is unread. */
+/* Send the first drive (SHARE-2), reopened: a shared description would keep locks while unread. */
 static int send_request(const struct spw_share *share, int socket)
 {
 	const struct message request = {.magic = MAGIC};
@@ -353,7 +354,7 @@ static int ask(struct spw_share *share, int socket)
 	return rc;
 }
 
-/* Return: 0 one has handed its claims over; -ENOENT none has. */
+/* Ask all processes of the store. Return: 0 one has passed its claims; -ENOENT none has. */
 static int ask_others(struct spw_share *share)
 {
 	int rc = -ENOENT;
@@ -401,16 +402,17 @@ static int refuse(const struct spw_share *share, const struct drive *drive)
 }
 
 /*
- * A drive is taken: by another process of the store, a killed one, or a stranger. All get the same
- * time, because they cannot be told apart for sure: a process of the store has the drives open
- * before it can be asked, and after.
+ * Claim the drives, or get the claims of another process. A drive may be claimed by a process of
+ * the store, a killed process, or another program. We wait the same time for all, because they
+ * cannot be distinguished: a process of the store has claims for a short time before it answers,
+ * and after.
  */
 static int claim(struct spw_share *share)
 {
 	uint64_t deadline_ns = 0;
 	unsigned busy = 0;
 
-	SPW_ASSERT(share->count > 0 && !share->serving); /* SHARE-1 */
+	SPW_ASSERT(share->count > 0 && !share->serving); /* not before all (SHARE-1) */
 	for (;;) {
 		int rc = claim_all(share, &busy);
 		const struct drive *drive = &share->drives[busy];
@@ -467,7 +469,7 @@ int spw_drives__share_open(struct spw_device *const devices[], unsigned count,
 		free(share);
 		return rc;
 	}
-	/* First: who comes while the drives are being claimed waits, and is not refused. */
+	/* Listen first: processes that connect during the claim wait instead of being refused. */
 	listen_here(share);
 	rc = claim(share);
 	if (rc == 0)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/signatures.c - what libblkid finds on a drive: file systems, tables, members */
+/* drives/signatures.c - find signatures on a drive with libblkid: file systems, tables, members */
 #include <blkid/blkid.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -49,14 +49,14 @@ static void describe(blkid_probe probe, struct spw_signature *signature)
 	else
 		(void)snprintf(signature->what, sizeof(signature->what), "%s partition table",
 			       table ? table : "unknown");
-	/* A label may be any bytes, and this is shown on terminals. */
+	/* Labels may have any bytes, and texts are shown on terminals. */
 	spw_make_printable(signature->what);
 	signature->offset_bytes = magic ? strtoull(magic, NULL, 10) : 0;
 	if (magic && blkid_probe_lookup_value(probe, type ? "SBMAGIC" : "PTMAGIC", NULL, &len) == 0)
 		signature->len_bytes = len;
 }
 
-/* As wipefs(8): anything with a magic, also with a wrong checksum, and lone backup tables. */
+/* Search like wipefs(8): all magic numbers, even with a wrong checksum, and backup tables. */
 static int configure(blkid_probe probe, int fd, unsigned sector_bytes)
 {
 	if (blkid_probe_set_device(probe, fd, 0, 0) != 0 ||
@@ -89,7 +89,7 @@ void spw_drives__safety_prepare(void)
 	blkid_init_debug(0);
 }
 
-/* @sector_bytes: 0: as the descriptor says */
+/* @sector_bytes: 0: that of the device. */
 static int search(const char *path, int fd, unsigned sector_bytes,
 		  struct spw_signatures *signatures)
 {
@@ -109,7 +109,7 @@ static int search(const char *path, int fd, unsigned sector_bytes,
 				   path);
 }
 
-/* libblkid follows NTFS boot sectors to the middle, a hole in the image: count it as found. */
+/* Count a boot sector: libblkid's check of NTFS reads the middle, which the image lacks. */
 static void add_boot_sector(int fd, struct spw_signatures *signatures)
 {
 	uint8_t mark[2];
@@ -126,9 +126,9 @@ static void add_boot_sector(int fd, struct spw_signatures *signatures)
 /*
  * ---- A drive that has no node ----
  *
- * libblkid is shown its beginning and its end, at their places in memory. Marks are in the first
- * 2 MiB and in the last; a second LUKS header may begin at 4 MiB. What points to a place between
- * finds zeros and may go unrecognized.
+ * libblkid reads an image in memory with the drive's beginning and end. Signatures are in the first
+ * 2 MiB and in the last; a second LUKS header may begin at 4 MiB. Those that point to a place
+ * between find zeros and may not be recognized.
  */
 
 #define HEAD_BYTES (5u << 20)
@@ -145,7 +145,7 @@ static int copy_range(const struct spw_device *device, int fd, uint8_t *buf, uin
 		size_t len = SPW_MIN(to_bytes - from_bytes, STEP_BYTES);
 
 		rc = spw_device_pread(device, buf, len, from_bytes);
-		/* To memory: no signal cuts it short. */
+		/* A write to memory is never short. */
 		if (rc == 0 && pwrite(fd, buf, len, (off_t)from_bytes) != (ssize_t)len)
 			rc = spw_error(-ENOMEM, "%s: no memory for a copy of its ends",
 				       spw_device_path(device));
@@ -154,7 +154,7 @@ static int copy_range(const struct spw_device *device, int fd, uint8_t *buf, uin
 	return rc;
 }
 
-/* A file in memory with both ends of it. Return: a descriptor; -errno. */
+/* Make a file in memory with both ends of the drive. Return: a descriptor; -errno. */
 static int image_of(const struct spw_device *device)
 {
 	const struct spw_geometry *geometry = spw_device_geometry(device);

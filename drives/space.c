@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/space.c - files that promise more than the file system below them has */
+/* drives/space.c - warn about sparse files that may outgrow their file system */
 #include <limits.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -10,11 +10,11 @@
 #include "engine/device.h"
 #include "util/util.h"
 
-/* A target's file, and what it has not been given yet of the space that it promises. */
+/* A target's file, and how much of its size is not allocated yet. */
 struct promise {
 	char file[PATH_MAX];
 	dev_t file_system;
-	uint64_t size_bytes, missing_bytes; /* missing 0: also of what is not a file */
+	uint64_t size_bytes, missing_bytes; /* missing_bytes 0: allocated, or not a file */
 };
 
 static void look(const struct spw_candidate *target, struct promise *promise)

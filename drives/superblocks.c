@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/superblocks.c - read the copies of a drive's superblock, and decide which to believe */
+/* drives/superblocks.c - read the copies of a drive's superblock, and choose the valid one */
 #include "drives/superblocks.h"
 
 #include <assert.h>
@@ -23,7 +23,7 @@ struct spw_span spw_drives__superblock_span(const struct spw_device *device, uin
 	};
 }
 
-/* The 4096 bytes at a place, whatever they are. Return: 0; -ENOMEM; @result is that of reading. */
+/* Read the 4096 bytes of a slot. *result: of reading. Return: 0; -ENOMEM. */
 static int read_bytes(const struct spw_device *device, uint64_t offset_bytes,
 		      uint8_t bytes[SPW_SUPERBLOCK_BYTES], int *result)
 {
@@ -55,7 +55,7 @@ static int read_place(const struct spw_device *device, struct spw_superblocks *s
 	if (content->result == 0)
 		content->result =
 			spw_layout__decode(bytes, copy, &content->superblock, &content->why);
-	/* An intact copy where its device size does not put it is a remnant of another format. */
+	/* An intact copy in a slot that does not match its size is a former format's. */
 	if (content->result == 0 && copy == 1 &&
 	    spw_layout__copy_offset(content->superblock.device_bytes, 1) != offset_bytes) {
 		content->result = -EUCLEAN;
@@ -64,7 +64,7 @@ static int read_place(const struct spw_device *device, struct spw_superblocks *s
 	return 0;
 }
 
-/* Return: 0 or 1, the one to believe, or an errno, as of spw_layout__choose(). */
+/* Return: 0 or 1, the index of the valid copy, or an errno: as spw_layout__choose(). */
 static int choose_of(const struct spw_place_content *first, const struct spw_place_content *second)
 {
 	struct spw_superblock copies[2] = {first->superblock, second->superblock};
@@ -79,7 +79,7 @@ static void choose(struct spw_superblocks *superblocks)
 	enum spw_place last = SPW_PLACE_LAST;
 	int copy;
 
-	/* Copy 1 can be in two places. */
+	/* Copy 1 can be in two slots. */
 	if (places[SPW_PLACE_FORMER_LAST].exists &&
 	    choose_of(&places[SPW_PLACE_LAST], &places[SPW_PLACE_FORMER_LAST]) == 1)
 		last = SPW_PLACE_FORMER_LAST;
@@ -108,7 +108,7 @@ static const struct spw_place_content *content_at(const struct spw_superblocks *
 	return NULL;
 }
 
-/* With one copy intact: is the other's place still ours? Read again. Return: 0; -ENOMEM. */
+/* One copy is intact: has other software overwritten the other? Reads again. Return: 0; -ENOMEM. */
 static int look_for_foreign(const struct spw_device *device, struct spw_superblocks *superblocks)
 {
 	const struct spw_superblock *sb = &superblocks->places[superblocks->chosen].superblock;
@@ -120,7 +120,7 @@ static int look_for_foreign(const struct spw_device *device, struct spw_superblo
 	int result;
 
 	SPW_ASSERT(superblocks->chosen < SPW_PLACES && superblocks->copies_good == 1);
-	/* Of another format of ours, before or after. */
+	/* The other slot has a copy of an earlier or later format of ours. */
 	if (!content || content->result == 0)
 		return 0;
 	if (read_bytes(device, offset_bytes, bytes, &result) != 0)
@@ -185,7 +185,7 @@ int spw_drives__superblock_still_whole(const struct spw_device *device,
 
 	if (rc)
 		return rc;
-	/* Gone, not cut: its errors have said so, and what is wanted of it is elsewhere. */
+	/* Removed, not truncated: I/O errors have shown that, and the data is on other drives. */
 	if (size_bytes == 0 && device->geometry.kind != SPW_DEVICE_FILE)
 		return 0;
 	if (size_bytes < sb->device_bytes)

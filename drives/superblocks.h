@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/superblocks.h - the copies of a drive's superblock */
+/* drives/superblocks.h - read the copies of a drive's superblock */
 #ifndef SPW_DRIVES_SUPERBLOCKS_H
 #define SPW_DRIVES_SUPERBLOCKS_H
 
@@ -10,7 +10,7 @@
 
 #include "layout/layout.h"
 
-/* Where a copy may be. The third place serves a grown device: copy 0 says where its end was. */
+/* Superblock slots. The third is for a device that has grown: copy 0 tells where its end was. */
 enum spw_place {
 	SPW_PLACE_FIRST,
 	SPW_PLACE_LAST,
@@ -20,27 +20,28 @@ enum spw_place {
 
 struct spw_superblocks {
 	struct spw_place_content {
-		bool exists; /* the place lies inside the device and was looked at */
+		bool exists; /* the slot lies inside the device and was read */
 		uint64_t offset_bytes;
 		int result;      /* of reading and decoding */
-		const char *why; /* in words, when result is not 0 */
+		const char *why; /* reason, if result is not 0 */
 		struct spw_superblock superblock;
 	} places[SPW_PLACES];
-	/* the place to believe, or a negative errno as of spw_layout__choose() */
+	/* the slot of the valid copy, or a negative errno, as spw_layout__choose() */
 	int chosen;
-	unsigned copies_good; /* intact copies that agree with the one chosen, itself included */
-	/* What others wrote in place of the other copy (LAYOUT-14); "": nothing, or unreadable */
+	/* number of intact copies that agree with the valid one, including itself */
+	unsigned copies_good;
+	/* data of other software in the other slot (LAYOUT-14); "": none, or unreadable */
 	char foreign[80];
 };
 
-/* Return: superblocks->chosen; or -ENOMEM. Says nothing in spw_last_error() about what it found. */
+/* Return: superblocks->chosen; or -ENOMEM. Does not set spw_last_error() for faults of copies. */
 int spw_drives__superblocks_read(const struct spw_device *device,
 				 struct spw_superblocks *superblocks);
 
 /*
- * Is the drive as long as it was formatted, although others had time to cut it? @had_last: the copy
- * at its end was intact when it was opened; of a file it is read, as one that was cut and has grown
- * again has a hole there. Return: 0; -EIO it was cut, -ENOMEM, or another errno, in words.
+ * Was the drive truncated since it was formatted? @had_last: the copy at its end was intact when it
+ * was opened; it is then read again from a file, which has a hole there if it was truncated and has
+ * grown again. Return: 0; -EIO truncated; -ENOMEM; or another errno; with a message.
  */
 int spw_drives__superblock_still_whole(const struct spw_device *device,
 				       const struct spw_superblock *sb, bool had_last);
@@ -49,7 +50,7 @@ int spw_drives__superblock_still_whole(const struct spw_device *device,
 struct spw_span {
 	uint64_t offset_bytes;
 	size_t len_bytes;
-	size_t inside_bytes; /* where in it the copy begins */
+	size_t inside_bytes; /* offset of the copy within the blocks */
 };
 struct spw_span spw_drives__superblock_span(const struct spw_device *device, uint64_t offset_bytes);
 

@@ -47,7 +47,7 @@ struct walk {
 	void *context;
 };
 
-/* "nvme0n1p2" in the folder of nvme0n1; all else there has other names. */
+/* A partition's folder begins with the drive's name: "nvme0n1p2" in the folder of nvme0n1. */
 static int visit_partition(void *context, const char *folder, const char *name)
 {
 	const struct walk *walk = context;

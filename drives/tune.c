@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/tune.c - the settings that `spillway tune` found best for drives, read back */
+/* drives/tune.c - spw_tune_read(): reads the settings that `spillway tune` found best for drives */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,7 +99,7 @@ static bool same_file(const char *one, const char *other)
 	return same;
 }
 
-/* By serial number, since paths change from boot to boot; without one by path and size. */
+/* Compare the serial number, since paths change between boots; without one, path and size. */
 static bool is_drive(json_t *entry, const struct spw_device *device)
 {
 	const struct spw_geometry *geometry = spw_device_geometry(device);
@@ -123,7 +123,7 @@ static bool is_among(json_t *drives, const struct spw_device *device)
 	return false;
 }
 
-/* What cannot be opened now does not match: opening it for use says why. */
+/* Drives that cannot be opened do not match: opening them for use reports why. */
 static int check_drives(const char *path, json_t *drives, const char *const paths[], unsigned count)
 {
 	const struct spw_device_opts opts = {.size = sizeof(opts), .read_only = true};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/wear.c - how long a drive lasts: what is left of it, and at which rate that goes */
+/* drives/wear.c - spw_wear(): how long a drive lasts, from its endurance left and the write rate */
 #include <spillway/wear.h>
 
 #include <errno.h>
@@ -38,7 +38,7 @@ static double unused_share(const struct spw_wear *wear)
 	return wear->percentage_used < 100 ? (100 - wear->percentage_used) / 100. : 0;
 }
 
-/* A lower bound: of percents that are rounded, one more may be used. */
+/* A lower bound: as percentages are rounded, one percent more may be used. */
 static double left_by_health(const struct spw_wear *wear)
 {
 	double used = wear->percentage_used + 1.;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * drives/vfio/bind.c - take an NVMe controller from the kernel's driver for vfio-pci, and give it
- * back
+ * drives/vfio/bind.c - spw_vfio_bind(), spw_vfio_unbind(): move an NVMe controller between the
+ * kernel's driver and vfio-pci
  *
- *   BIND-1  Nothing is changed before every namespace is claimed: not mounted, held or swapped on,
- *           opened exclusively, all bytes locked, and no store open on a partition of it. The
- *           claims are held until the kernel's driver has let go, so that it cannot be mounted in
- *           between. Force changes nothing of that.
- *   BIND-2  After a failure the controller has the driver_override and the driver that it had, as
- *           far as the kernel does it.
+ *   BIND-1  Nothing is changed before every namespace is claimed: not mounted, claimed or swapped
+ *           on, opened exclusively, all bytes locked, and no store open on a partition of it. The
+ *           claims are held until the kernel's driver has released the controller, so that it
+ *           cannot be mounted in between. opts.force does not change that.
+ *   BIND-2  After a failure the former driver_override and driver are restored, if the kernel
+ *           succeeds.
  *   BIND-3  A controller that a process drives is not unbound: the kernel would wait for that
- *           process without a limit.
+ *           process indefinitely.
  */
 #include "drives/vfio/bind.h"
 
@@ -80,7 +80,7 @@ static void release(struct claims *claims)
 
 struct former {
 	char driver[32];
-	char override[64]; /* "(null)": none */
+	char override[64]; /* "(null)": not set */
 };
 
 static void read_driver(const struct spw_vfio_system *system, const char *address, char driver[32])
@@ -112,7 +112,9 @@ static int set_override(const struct spw_vfio_system *system, const char *addres
 			  driver[0] && strcmp(driver, "(null)") != 0 ? driver : "\n");
 }
 
-/* Take it from its driver, if it has one, and let the kernel look for another, which is told. */
+/*
+ * Unbind the controller from its driver, if any; have the kernel probe again. @driver: the result.
+ */
 static int change_driver(const struct spw_vfio_system *system, const char *address, char driver[32])
 {
 	int rc = 0;
@@ -127,7 +129,7 @@ static int change_driver(const struct spw_vfio_system *system, const char *addre
 	return rc;
 }
 
-/* BIND-2. The error of what went before stays the last one. */
+/* Restore driver and override (BIND-2). Keeps spw_last_error() of the failure. */
 static void restore(const struct spw_vfio_system *system, const char *address,
 		    const struct former *former, const struct spw_log *log)
 {
@@ -212,7 +214,7 @@ int spw_drives__vfio_bind_in(const struct spw_vfio_system *system, const char *a
 	if (rc || strcmp(controller.driver, spw_vfio__driver) == 0)
 		return rc;
 	rc = spw_drives__vfio_find_obstacles(system, &controller);
-	if (rc == 0) /* BIND-1 */
+	if (rc == 0) /* claim all namespaces first (BIND-1) */
 		rc = spw_vfio__each_node(system, controller.address, claim_namespace, &claims);
 	if (rc == 0)
 		rc = spw_drives__vfio_verify_shown(&controller);
@@ -229,7 +231,7 @@ int spw_vfio_bind(const char *address, const struct spw_vfio_bind_opts *opts)
 
 /* ---- Unbind ---- */
 
-/* BIND-3 */
+/* Check that no process drives the controller (BIND-3). */
 static int verify_idle(const struct spw_vfio_system *system,
 		       const struct spw_vfio_probe_info *controller)
 {
@@ -241,7 +243,7 @@ static int verify_idle(const struct spw_vfio_system *system,
 						 sizeof(holder)))
 		return spw_error(-EBUSY, "%s: %s drives it; end that first", controller->address,
 				 holder);
-	/* Processes of other containers are not in /proc, but refused like any second opener. */
+	/* Processes of other containers are not in /proc: see whether the group can be opened. */
 	fd = open(path, O_RDWR | O_CLOEXEC);
 	if (fd < 0 && errno == EBUSY)
 		return spw_error(-EBUSY,
@@ -265,7 +267,7 @@ int spw_drives__vfio_unbind_in(const struct spw_vfio_system *system, const char 
 	address = controller.address;
 	read_former(system, address, &former);
 	if (former.driver[0] && strcmp(former.driver, spw_vfio__driver) != 0) {
-		/* It is where it belongs; what could take it away again goes. */
+		/* It is not bound to vfio-pci: only remove an override that would bind it again. */
 		if (strcmp(former.override, spw_vfio__driver) == 0)
 			return set_override(system, address, "");
 		return strcmp(former.driver, "nvme") == 0

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/vfio/bind.h - what examining a controller, binding it and giving it back share */
+/* drives/vfio/bind.h - shared by examining, binding and unbinding a controller */
 #ifndef SPW_DRIVES_VFIO_BIND_H
 #define SPW_DRIVES_VFIO_BIND_H
 
 #include "engine/vfio/system.h"
 
-/* What hinders taking a controller, apart from contents. Return: 0; the first, in words. */
+/* Find obstacles to binding or driving, except contents. Return: 0; the first, with a message. */
 int spw_drives__vfio_find_obstacles(const struct spw_vfio_system *system,
 				    struct spw_vfio_probe_info *controller);
 
-/* Is the controller, bridges apart, alone in its IOMMU group? Return: 0; -EBUSY; -errno. */
+/* Is the controller alone in its IOMMU group, apart from bridges? Return: 0; -EBUSY; -errno. */
 int spw_drives__vfio_verify_alone(const struct spw_vfio_system *system,
 				  const struct spw_vfio_probe_info *controller);
 
-/* Does another controller of the kernel reach a namespace too? Return: 0; -EBUSY; -errno. */
+/* Has the kernel another path to a namespace? Return: 0; -EBUSY; -errno. */
 int spw_drives__vfio_verify_only_path(const struct spw_vfio_system *system, const char *address);
 
-/* Has the kernel, if it drives it, found its namespaces? Return: 0; -EAGAIN not yet. */
+/* If the kernel drives the controller, has it found the namespaces? Return: 0; -EAGAIN not yet. */
 int spw_drives__vfio_verify_shown(const struct spw_vfio_probe_info *controller);
 
 int spw_drives__vfio_examine_in(const struct spw_vfio_system *system, const char *address,

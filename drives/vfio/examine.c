@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* drives/vfio/examine.c - what hinders driving an NVMe controller here, with remedies */
+/* drives/vfio/examine.c - spw_vfio_examine(): obstacles to driving a controller, and remedies */
 #include "drives/vfio/bind.h"
 
 #include <ctype.h>
@@ -19,7 +19,7 @@
 
 #define CLASS_BRIDGE 0x0604u
 
-/* The arena that a store has by default, and what queues need. */
+/* A store's default arena, and the memory of queues. */
 #define MEMLOCK_BYTES_LEAST (288ull << 20)
 
 struct examination {
@@ -55,14 +55,14 @@ static void SPW_PRINTF(4, 5)
 	add_error(e, spw_error(error, "%s: %s", e->controller->address, words), of_bind);
 }
 
-/* ---- How it would be reached ---- */
+/* ---- Access by iommufd or by group ---- */
 
 static bool is_loaded(const struct spw_vfio_system *system, const char *what, const char *name)
 {
 	return access(SPW_PATH("%s/%s/%s", system->sysfs, what, name), F_OK) == 0;
 }
 
-/* Does vfio make nodes of devices? It says so as soon as it is loaded. */
+/* Does vfio have nodes for single devices? Known as soon as the module is loaded. */
 static bool has_device_nodes(const struct spw_vfio_system *system)
 {
 	FILE *file = fopen(system->char_devices, "re");
@@ -106,9 +106,9 @@ static bool is_by_iommufd(const struct examination *e)
 	return strcmp(e->controller->way, "iommufd") == 0;
 }
 
-/* ---- What stands in the way ---- */
+/* ---- Obstacles to binding and driving ---- */
 
-/* Others in the IOMMU group, bridges apart. @bound: of vfio-pci too. Return: 0; -errno. */
+/* Other devices in the IOMMU group, except bridges. @bound: also on vfio-pci. Return: 0; -errno. */
 static int list_neighbours(const struct spw_vfio_system *system,
 			   const struct spw_vfio_probe_info *controller, bool bound, char *names,
 			   size_t len)
@@ -161,7 +161,7 @@ int spw_drives__vfio_verify_alone(const struct spw_vfio_system *system,
 	char names[128] = "";
 	int rc = 0;
 
-	/* Without a group there is none to share, which is another obstacle. */
+	/* A controller without a group has another obstacle. */
 	if (controller->iommu_group >= 0)
 		rc = list_neighbours(system, controller, true, names, sizeof(names));
 	if (rc || names[0] == '\0')
@@ -270,7 +270,7 @@ int spw_drives__vfio_find_obstacles(const struct spw_vfio_system *system,
 
 int spw_drives__vfio_verify_shown(const struct spw_vfio_probe_info *controller)
 {
-	/* The kernel looks for them some time after it has taken the controller. */
+	/* The kernel scans namespaces some time after it has bound the controller. */
 	if (strcmp(controller->driver, "nvme") != 0 || controller->block_devices[0])
 		return 0;
 	return spw_error(-EAGAIN,
@@ -279,7 +279,7 @@ int spw_drives__vfio_verify_shown(const struct spw_vfio_probe_info *controller)
 			 controller->address);
 }
 
-/* As spw_vfio_bind() asks, without claiming anything. */
+/* The checks of spw_vfio_bind(), without claiming. */
 static int look_at_namespace(const char *node)
 {
 	struct spw_device *device = NULL;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * drives/vfio/paths.c - a namespace that the kernel reaches by a controller, and a process by
- * another one
+ * drives/vfio/paths.c - detect a namespace with paths through the kernel and through a process at
+ * the same time
  *
- * Neither sees a mount or a store by the other. So a process drives a namespace by its only path.
+ * The kernel and the process would not see each other's mounts and stores. So a process may drive a
+ * namespace only if it has no other path.
  */
 #include "drives/vfio/bind.h"
 
@@ -19,10 +20,10 @@ struct search {
 	const struct spw_vfio_system *system;
 	const char *address;
 	const char *own; /* a block device of the controller */
-	char other[32];  /* the one of another controller that is the same drive */
+	char other[32];  /* block device of another controller that is the same drive */
 };
 
-/* Paths joined to one block device (nvme_core.multipath), or several devices, one drive. */
+/* Is it the same drive? Multipath may have merged the paths to one block device, or not. */
 static int compare_namespace(void *context, const char *folder, const char *entry)
 {
 	struct search *search = context;
