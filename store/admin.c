@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/admin.c - requests that are neither a put nor a get */
+/* store/admin.c - worker side of locate, revive, retire and register requests */
 #include "store/admin.h"
 
 #include <errno.h>
@@ -16,7 +16,7 @@
 
 /* ---- Locate ---- */
 
-/* Replace each piece's allocator handle by the block that the piece starts at. */
+/* Replace the allocator's handle in each piece by the piece's start block. */
 static void locate_submit(struct spw_request *request)
 {
 	struct spw_store *store = request->store;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/admin.h - requests that are neither a put nor a get */
+/* store/admin.h - worker side of locate, revive, retire and register requests */
 #ifndef SPW_STORE_ADMIN_H
 #define SPW_STORE_ADMIN_H
 

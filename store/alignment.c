@@ -4,8 +4,8 @@
  *
  * The test writes to free blocks of the partition being opened, which no other process has open.
  * Their bytes are restored afterwards: a drive that is missing at later commits may still have an
- * older commit that names them. Where nothing may be written, or where the test fails, page
- * alignment is assumed; memory aligned to less is copied. An open never fails because of this.
+ * older commit that names them. If nothing may be written, or if the test fails, page alignment is
+ * assumed; memory with less alignment is copied. Opening a store never fails because of this.
  */
 #include "store/alignment.h"
 

@@ -19,14 +19,14 @@ void spw_store__job_set(struct transfer *transfer, enum spw_op op, bool wants_ch
 {
 	const struct piece *piece = &transfer->store->pieces[transfer->piece];
 
-	SPW_ASSERT(!transfer->posted); /* POOL-2 */
+	SPW_ASSERT(!transfer->posted); /* no helper has it (POOL-2) */
 	transfer->job = (struct checksum_job){.op = op,
 					      .wants_checksum = wants_checksum,
 					      .len_bytes = piece->len_bytes,
 					      .offset_bytes = piece->object_offset};
 }
 
-/* Into the bounce buffer; copies and sums in one pass if the source is contiguous. */
+/* Copy a write to the bounce buffer; checksums in the same pass if the source is contiguous. */
 static void copy_out(struct transfer *transfer)
 {
 	struct checksum_job *job = &transfer->job;
@@ -70,7 +70,7 @@ static void move_out(struct transfer *transfer)
 	uint32_t block_bytes = transfer->store->block_bytes;
 	uint32_t tail_bytes = job->len_bytes % block_bytes;
 
-	SPW_ASSERT(job->len_bytes <= transfer->store->chunk_bytes); /* of a bounce buffer */
+	SPW_ASSERT(job->len_bytes <= transfer->store->chunk_bytes); /* fits in a bounce buffer */
 	if (transfer->bounce) {
 		copy_out(transfer);
 		zero_rest(transfer->bounce + job->len_bytes - tail_bytes, tail_bytes, block_bytes);
@@ -80,7 +80,7 @@ static void move_out(struct transfer *transfer)
 	}
 }
 
-/* To the caller's memory: the part of the piece that the request covers. */
+/* Copy a read to the caller's memory: the part of the piece that the request covers. */
 static void move_in(struct transfer *transfer)
 {
 	const struct spw_request *request = transfer->request;
@@ -93,7 +93,8 @@ static void move_in(struct transfer *transfer)
 	uint64_t offset = from - request->offset_bytes;
 	uint8_t *to;
 
-	SPW_ASSERT(from < piece_end && from < request_end); /* the request has some of it */
+	/* the request covers a part of the piece */
+	SPW_ASSERT(from < piece_end && from < request_end);
 	if (!transfer->bounce) {
 		if (tail_bytes)
 			spw_store__scatter(request->vector, offset + len - tail_bytes,

@@ -10,17 +10,17 @@
 
 struct transfer;
 
-/* Sum and copy the bytes of a piece. While it is posted it belongs to a helper (POOL-2). */
+/* A job: checksum and copy the bytes of a piece. While posted it belongs to a helper (POOL-2). */
 struct checksum_job {
 	enum spw_op op;
 	bool wants_checksum;
 	uint32_t len_bytes;
-	uint64_t offset_bytes; /* in its object */
+	uint64_t offset_bytes; /* of the piece in its object */
 	uint64_t checksum;
 	uint32_t copied_bytes;
 };
 
-/* The job is for the whole piece of the transfer. */
+/* Set up the job for the whole piece of the transfer. */
 void spw_store__job_set(struct transfer *transfer, enum spw_op op, bool wants_checksum);
 /* Copy the last, partly filled block of a write without bounce buffer. */
 void spw_store__job_lay_tail(struct transfer *transfer);

@@ -21,13 +21,13 @@
 #include "util/util.h"
 
 /*
- * One thread sums as fast as two of the fastest drives transfer. No more than one for each four
- * CPUs, since the others belong to the program.
+ * One thread can checksum what two of the fastest drives transfer. At most one thread for every
+ * four CPUs, to leave the others to the program.
  */
 #define DRIVES_PER_WORKER 2u
 #define CPUS_PER_WORKER   4u
 
-#define POSTED_PER_WORKER 2u /* one being summed, one waiting */
+#define POSTED_PER_WORKER 2u /* one job running, one waiting */
 
 /* ---- Rings ---- */
 
@@ -36,26 +36,27 @@ static bool ring_waits(const struct spw_ring *ring)
 	return atomic_load(&ring->put) != atomic_load(&ring->taken);
 }
 
-/* Sequentially consistent, as is the load of @asleep that follows. */
+/* The store of ring->put is sequentially consistent, like the load of pool->asleep that follows. */
 static void ring_put(struct spw_ring *ring, struct transfer *transfer)
 {
 	uint64_t put = atomic_load_explicit(&ring->put, memory_order_relaxed);
 
-	SPW_ASSERT(put - atomic_load(&ring->taken) <= ring->mask); /* POOL-1 */
+	/* the ring has room for all transfers (POOL-1) */
+	SPW_ASSERT(put - atomic_load(&ring->taken) <= ring->mask);
 	atomic_store_explicit(&ring->slots[put & ring->mask], transfer, memory_order_relaxed);
 	atomic_store(&ring->put, put + 1);
 }
 
 static struct transfer *ring_take(struct spw_ring *ring)
 {
-	/* Acquire: @put is then not older than this. */
+	/* Acquire: the load of ring->put below must not return an older value. */
 	uint64_t taken = atomic_load_explicit(&ring->taken, memory_order_acquire);
 	struct transfer *transfer;
 
 	do {
 		if (taken == atomic_load_explicit(&ring->put, memory_order_acquire))
 			return NULL;
-		/* If another thread has taken it meanwhile the exchange fails. */
+		/* If another thread has taken this transfer meanwhile, the exchange fails. */
 		transfer = atomic_load_explicit(&ring->slots[taken & ring->mask],
 						memory_order_relaxed);
 	} while (!atomic_compare_exchange_weak_explicit(
@@ -115,7 +116,7 @@ bool spw_store__pool_wanted(const struct transfer *transfer)
 	       (job->wants_checksum || transfer->bounce);
 }
 
-/* A write that is issued only after it has been copied (POOL-4). */
+/* A write that is issued only after its copy occupies a slot meanwhile (POOL-4). */
 static bool holds_slot(const struct transfer *transfer)
 {
 	return transfer->job.op == SPW_WRITE && transfer->bounce;
@@ -129,13 +130,13 @@ void spw_store__pool_post(struct transfer *transfer)
 		      atomic_load_explicit(&transfer->request->cls, memory_order_relaxed) ==
 			      SPW_URGENT_READ;
 
-	SPW_ASSERT(!transfer->posted && !transfer->checksum_pending); /* POOL-1 */
+	SPW_ASSERT(!transfer->posted && !transfer->checksum_pending); /* on no list (POOL-1) */
 	SPW_ASSERT(!transfer->in_flight || (transfer->job.op == SPW_WRITE && !transfer->bounce));
 	transfer->posted = true;
 	transfer->request->in_flight++;
 	store->transfers_posted++;
 	store->pool->writes += holds_slot(transfer);
-	/* POOL-4 */
+	/* charge the drive for slot and bounce buffer (POOL-4) */
 	drive->in_flight += holds_slot(transfer);
 	drive->bounces += transfer->bounce != NULL;
 	ring_put(&store->pool->rings[urgent ? RING_URGENT : RING_OTHERS], transfer);
@@ -146,10 +147,11 @@ void spw_store__pool_end(struct transfer *transfer)
 	struct spw_store *store = transfer->store;
 	struct store_drive *drive = &store->drives[store->pieces[transfer->piece].drive];
 
-	SPW_ASSERT(transfer->posted && transfer->request->in_flight > 0); /* POOL-1 */
+	/* it counts as in flight (POOL-1) */
+	SPW_ASSERT(transfer->posted && transfer->request->in_flight > 0);
 	SPW_ASSERT(store->transfers_posted > 0);
 	SPW_ASSERT(!holds_slot(transfer) ||
-		   (store->pool->writes > 0 && drive->in_flight > 0)); /* POOL-4 */
+		   (store->pool->writes > 0 && drive->in_flight > 0)); /* charged (POOL-4) */
 	SPW_ASSERT(!transfer->bounce || drive->bounces > 0);
 	transfer->posted = false;
 	transfer->request->in_flight--;
@@ -159,7 +161,7 @@ void spw_store__pool_end(struct transfer *transfer)
 	drive->bounces -= transfer->bounce != NULL;
 }
 
-/* One is left to the worker, which takes it sooner than a helper wakes up. */
+/* Leave one job to the worker, which runs it sooner than a helper wakes up. */
 void spw_store__pool_call(struct spw_store *store)
 {
 	struct spw_checksum_pool *pool = store->pool;
@@ -177,14 +179,14 @@ void spw_store__pool_call(struct spw_store *store)
 
 void spw_store__pool_give(struct spw_taker *taker, struct transfer *transfer)
 {
-	SPW_ASSERT(transfer->posted); /* POOL-1 */
+	SPW_ASSERT(transfer->posted); /* the helper owns it (POOL-1) */
 	spw_store__job_run(transfer);
 	count_add(&taker->bytes, transfer->job.len_bytes);
 	transfer->message.kind = MESSAGE_MOVED;
 	spw_store__push(transfer->store, &transfer->message);
 }
 
-/* @asleep is raised before the rings are checked: the worker posts first, then reads @asleep. */
+/* Raise pool->asleep before checking the rings: the worker posts first, then reads it. */
 static void sleep_until_called(struct spw_checksum_pool *pool)
 {
 	uint32_t wakes = atomic_load(&pool->wakes);
@@ -248,7 +250,7 @@ void spw_store__pool_close(struct spw_store *store)
 	store->pool = NULL;
 }
 
-/* In inline mode no thread is started that the caller did not ask for. */
+/* In inline mode, start no helper threads unless the caller asks for them. */
 static uint32_t workers_wanted(const struct spw_store *store)
 {
 	const struct spw_store_opts *opts = &store->opts;

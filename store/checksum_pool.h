@@ -3,16 +3,16 @@
  * store/checksum_pool.h - helper threads that compute checksums and copy
  *
  * Only the worker touches the store: drives, extents, lists. A helper takes a posted transfer, runs
- * its job (store/checksum_job.c) and returns it through the inbox. Transfers are not assigned: all
- * helpers pull from shared rings, and so does the worker when it has time.
+ * its job (store/checksum_job.c) and returns it through the inbox. Transfers are not assigned to
+ * helpers: all helpers take them from shared rings, and so does the worker when it has time.
  *
- *   POOL-1  A posted transfer is on no list until the worker has it again (STORE-6). It counts as
- *           in flight, so its request cannot end. A write may be with its drive at the same time
- *           (store/checksums.c).
- *   POOL-2  A helper writes only @job of a transfer and the memory that the transfer is for. What
- *           it reads otherwise does not change while the transfer is posted.
+ *   POOL-1  A posted transfer is on no list until it is returned to the worker (STORE-6). It counts
+ *           as in flight, so its request cannot end. A write may also be in flight on its drive at
+ *           the same time (store/checksums.c).
+ *   POOL-2  A helper writes only to a transfer's job and to the memory of the transfer. Everything
+ *           else that it reads does not change while the transfer is posted.
  *   POOL-3  The worker does not sleep while a transfer waits in a ring, so a helper that is not
- *           woken delays a transfer, but never for ever.
+ *           woken may delay a transfer, but not forever.
  *   POOL-4  A posted transfer is charged to its drive for what it occupies: a slot, if it is a
  *           write not issued yet; a bounce buffer, if it has one (STORE-4).
  *   POOL-5  Only as many writes that occupy a slot are posted as keep all threads busy. More would
@@ -33,16 +33,16 @@
 
 struct transfer;
 
-/* First in, first out; one producer, the worker. It has room for every transfer of the store. */
+/* A FIFO with one producer, the worker, and room for every transfer of the store. */
 struct spw_ring {
-	/* since the store was opened */
+	/* counted since the store was opened */
 	_Atomic uint64_t put __attribute__((aligned(SPW_CACHE_LINE_BYTES)));
 	_Atomic uint64_t taken __attribute__((aligned(SPW_CACHE_LINE_BYTES)));
 	_Atomic(struct transfer *) *slots;
 	uint64_t mask;
 };
 
-/* The urgent ring is taken from first, but at most BYPASSES_MAX times before the other. */
+/* The urgent ring is served first, but at most BYPASSES_MAX times in a row. */
 enum {
 	RING_URGENT, /* reads that a thread waits for */
 	RING_OTHERS,
@@ -51,10 +51,10 @@ enum {
 
 /* A thread that takes from the rings. No other thread writes to its cache line. */
 struct spw_taker {
-	uint32_t overtaken; /* how often in a row the others waited for urgent ones */
+	uint32_t overtaken; /* how often in a row urgent transfers were taken while others waited */
 	struct spw_store *store;
 	pthread_t thread;
-	_Atomic uint64_t bytes; /* summed or copied; read by any thread */
+	_Atomic uint64_t bytes; /* bytes checksummed or copied; read by any thread */
 } __attribute__((aligned(SPW_CACHE_LINE_BYTES)));
 
 struct spw_checksum_pool {
@@ -64,7 +64,7 @@ struct spw_checksum_pool {
 	_Atomic bool stopping;
 	/* worker */
 	uint32_t count;  /* helpers: constant while the store is open */
-	uint32_t writes; /* posted ones that occupy a slot (POOL-4) */
+	uint32_t writes; /* posted writes that occupy a slot (POOL-4) */
 	struct spw_taker worker;
 	struct spw_taker each[SPW_WORKERS_MAX - 1];
 };
@@ -73,7 +73,10 @@ struct spw_checksum_pool {
 int spw_store__pool_open(struct spw_store *store, uint32_t transfers);
 /* Start as many helpers as wanted, or as possible. The queue must be open. Return: 0. */
 int spw_store__pool_start(struct spw_store *store);
-/* Call with nothing posted, and before the queue is closed: helpers wake the worker by it. */
+/*
+ * Stop the helpers. Nothing may be posted. Call it before closing the queue, which helpers use to
+ * wake the worker.
+ */
 void spw_store__pool_stop(struct spw_store *store);
 void spw_store__pool_close(struct spw_store *store);
 
@@ -84,14 +87,14 @@ bool spw_store__pool_is_idle(const struct spw_store *store);
 /* Worker: is the job large enough to post? Smaller ones are run at once. */
 bool spw_store__pool_wanted(const struct transfer *transfer);
 void spw_store__pool_post(struct transfer *transfer);
-/* Worker: wake helpers for what waits, except the one transfer that the worker takes itself. */
+/* Worker: wake helpers for waiting transfers, except for one that the worker takes itself. */
 void spw_store__pool_call(struct spw_store *store);
 /* Worker: the job of a posted transfer has run. */
 void spw_store__pool_end(struct transfer *transfer);
 
 /* Any thread: is there a transfer in a ring? */
 bool spw_store__pool_waits(const struct spw_checksum_pool *pool);
-/* Return: NULL: the rings are empty. */
+/* Take a transfer from the rings. Return: NULL: the rings are empty. */
 struct transfer *spw_store__pool_take(struct spw_taker *taker);
 /* Helper: run the job and return the transfer to the worker. */
 void spw_store__pool_give(struct spw_taker *taker, struct transfer *transfer);

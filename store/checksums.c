@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/checksums.c - sum large chunks of puts while their drives write them
+ * store/checksums.c - compute checksums of large chunks of puts while their drives write them
  *
- * A chunk is issued before it is summed, so that no drive waits for a checksum. While more chunks
- * wait for a slot, checksums keep pace with the drive: a chunk's turn comes when all writes that
- * its drive was given before it have completed. Where the CPU copies the bytes one after the other,
- * as for a loop device, the checksum then reads the bytes that are being copied, in the cache. When
- * nothing waits, chunks are summed as soon as a thread is free, since the end of the put waits for
- * that.
+ * A chunk is issued before its checksum is computed, so that drives do not wait for checksums.
+ * While further chunks wait for a slot, checksums keep pace with the drive: a chunk's turn comes
+ * when all writes issued to its drive before it have completed. If the CPU copies the bytes in
+ * order, as for a loop device, the checksum then reads bytes that are in the cache. When no chunk
+ * waits, checksums are computed as soon as a thread is free, because the put cannot end before.
  *
- *   CHECKSUM-1  For its put a write has ended once it has been summed and has completed or failed,
- *               in either order. It is abandoned for a missed deadline only while no thread sums
- *               it.
+ *   CHECKSUM-1  A write has ended, for its put, once its checksum is computed and it has completed
+ *               or failed, in either order. It is abandoned for a missed deadline only while no
+ *               thread computes its checksum.
  */
 #include "store/checksums.h"
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* store/checksums.h - sum large chunks of puts while their drives write them */
+/* store/checksums.h - compute checksums of large chunks of puts while their drives write them */
 #ifndef SPW_STORE_CHECKSUMS_H
 #define SPW_STORE_CHECKSUMS_H
 
 struct spw_store;
 struct transfer;
 
-/* It has been issued; post it for its checksum when its turn has come. */
+/* Remember a write that was issued, to post it for its checksum when its turn has come. */
 void spw_store__checksum_later(struct transfer *transfer);
-/* Remove it: the caller has it summed. */
+/* Remove a write from that list: the caller has its checksum computed. */
 void spw_store__checksum_take(struct transfer *transfer);
-/* Post those whose turn has come. */
+/* Post the writes whose turn has come. */
 void spw_store__checksums_post(struct spw_store *store);
 
 #endif

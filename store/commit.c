@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/commit.c - make a set of objects durable
+ * store/commit.c - spw_store_commit(): make a set of objects durable
  *
- * The order of writes: the objects, by their puts; the manifest, which says where they are; a
- * flush; the commit block, which says where the manifest is, to one of two slots on every drive; a
+ * The order of writes: the objects, by their puts; the manifest, which has their locations; a
+ * flush; the commit block, which has the manifest's location, to one of two slots on every drive; a
  * flush.
  *
- *   DURABLE-1  A commit block is written only when all that it names has been flushed.
+ *   DURABLE-1  A commit block is written only when the manifest and all objects have been flushed.
  *   DURABLE-2  It is written to the slot that does not have the last durable commit, so that one of
- *              the two is intact at any moment. If the commit before the last is kept, it is
- *              written to the slot that does not have that one.
+ *              the two is always intact. If the previous commit is kept, it is written to the slot
+ *              that does not have the kept one.
  *   DURABLE-3  The objects of a set are kept until a later set is durable on every drive in
- *              service, also those of a set that failed while its blocks were written.
- *   DURABLE-4  A block has a higher sequence number than any written before.
+ *              service; this includes sets that failed while their blocks were written.
+ *   DURABLE-4  A block has a higher sequence number than all earlier ones.
  *   DURABLE-5  When a commit is reported as durable, the members in its block (version 2) are
  *              exactly the drives on which the block was written and flushed.
  *
@@ -54,7 +54,7 @@ struct committed *spw_store__committed_new(uint32_t count)
 	return set;
 }
 
-/* Without dropping its references: it has none, or the store is being closed. */
+/* Free a set without dropping references: it has none, or the store is being closed. */
 static void committed_free(struct committed *set)
 {
 	if (!set)
@@ -63,7 +63,7 @@ static void committed_free(struct committed *set)
 	free(set);
 }
 
-/* Drop its references, and its manifest. */
+/* Free a set: drop its references, and free its manifest. */
 static void let_go(struct spw_store *store, struct committed *set)
 {
 	if (!set)
@@ -148,7 +148,7 @@ static int check_commit(const struct spw_store *store, const spw_object objects[
 	return check_distinct(objects, count);
 }
 
-/* A reference to each. Return: 0; -ENOENT; -EINPROGRESS; how its put failed. */
+/* Take a reference to each object. Return: 0; -ENOENT; -EINPROGRESS; the error of its put. */
 static int hold(struct spw_store *store, const spw_object objects[], uint32_t count,
 		struct committed *set)
 {
@@ -185,7 +185,7 @@ static uint32_t piece_count(const struct spw_store *store, const struct object *
 	return count;
 }
 
-/* Until the worker replaces it (locate()), start_block is the allocator's handle. */
+/* Describe an object's pieces. start_block is the allocator's handle until locate() replaces it. */
 static struct spw_commit_piece *describe(const struct spw_store *store, const struct object *object,
 					 struct spw_commit_piece *to)
 {
@@ -199,7 +199,8 @@ static struct spw_commit_piece *describe(const struct spw_store *store, const st
 						.drive = piece->drive};
 		if (piece->drive != DRIVE_NONE)
 			continue;
-		SPW_ASSERT(object->copies == 2 && index != object->piece_first); /* STORE-7 */
+		/* a hole (STORE-7) */
+		SPW_ASSERT(object->copies == 2 && index != object->piece_first);
 		*to = (struct spw_commit_piece){.checksum = to[-1].checksum,
 						.len_bytes = piece->len_bytes,
 						.drive = SPW_COMMIT_NO_DRIVE};
@@ -229,8 +230,9 @@ static uint64_t drives_in_service(const struct spw_store *store)
 }
 
 /*
- * Return: the drives to flush. Of two replicas, those on drives in service; both if neither is. So
- * a failed drive does not fail a mirrored commit as long as the other replica is good.
+ * Count runs. Return: a mask of the drives to flush. Of two replicas, only those on drives in
+ * service, or both if neither is: so a failed drive does not fail a mirrored commit while the other
+ * replica is good.
  */
 static uint64_t count_runs(const struct spw_store *store, struct committed *set, bool mirrored,
 			   const struct spw_commit_piece *pieces, uint64_t count)
@@ -241,7 +243,7 @@ static uint64_t count_runs(const struct spw_store *store, struct committed *set,
 		uint64_t bits = UINT64_C(1) << pieces[i].drive;
 		bool single = !mirrored || pieces[i + 1].drive == SPW_COMMIT_NO_DRIVE;
 
-		SPW_ASSERT(pieces[i].drive < store->drive_count); /* STORE-7 */
+		SPW_ASSERT(pieces[i].drive < store->drive_count); /* it is placed (STORE-7) */
 		if (!single)
 			bits |= UINT64_C(1) << pieces[i + 1].drive;
 		mask |= !single && bits & in_service ? bits & in_service : bits;
@@ -252,7 +254,7 @@ static uint64_t count_runs(const struct spw_store *store, struct committed *set,
 	return mask;
 }
 
-/* The extents of all objects. @mask: their drives. @out: to be freed, also after an error. */
+/* List the pieces of all objects. *mask: their drives. *out: to be freed, also after an error. */
 static int list_pieces(struct spw_store *store, struct committed *set,
 		       struct spw_commit_object *objects, struct spw_commit_piece **out,
 		       uint64_t *count, uint64_t *mask)
@@ -328,7 +330,7 @@ static int write_manifest(struct spw_store *store, struct committed *set,
 			  const struct spw_manifest *manifest)
 {
 	uint64_t len = spw_layout__manifest_bytes(manifest);
-	/* At a page boundary: otherwise it is copied, or needs more requests. */
+	/* Page-aligned: otherwise the write is copied, or needs more requests. */
 	size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
 	uint8_t *bytes = aligned_alloc(page_bytes, spw_round_up(len, page_bytes));
 	int rc;
@@ -374,7 +376,7 @@ static int describe_set(struct spw_store *store, struct committed *set, const vo
 
 /* ---- The commit block ---- */
 
-/* @commit NULL: zeroes. Durable after a flush. */
+/* Write a commit block, or zeroes if @commit is NULL. Durable after a flush. */
 static int write_block(const struct spw_store *store, uint32_t drive, uint32_t slot,
 		       const struct spw_commit *commit)
 {
@@ -394,7 +396,7 @@ static int write_block(const struct spw_store *store, uint32_t drive, uint32_t s
 	return rc;
 }
 
-/* A drive failed that a mirrored commit can do without. Keeps the error text. */
+/* Retire a failed drive that a mirrored commit does not need. Keeps the error message. */
 static void retire(struct spw_store *store, uint32_t drive, int rc)
 {
 	char words[512];
@@ -404,7 +406,7 @@ static void retire(struct spw_store *store, uint32_t drive, int rc)
 	(void)spw_error(rc, "%s", words);
 }
 
-/* To the drives of @mask, then flush. @retires: retire drives that fail. */
+/* Write a commit block to the drives of @mask, then flush. @retires: retire drives that fail. */
 static int write_blocks(struct spw_store *store, uint64_t mask, uint32_t slot,
 			const struct spw_commit *commit, bool retires)
 {
@@ -422,15 +424,18 @@ static int write_blocks(struct spw_store *store, uint64_t mask, uint32_t slot,
 	return spw_store__admin_run(store, REQUEST_FLUSH, mask, NULL, retires);
 }
 
-/* DURABLE-5. A drive out of service keeps an older block, with a lower sequence number. */
+/*
+ * Write the block to the drives in service, which become its members (DURABLE-5). Others keep an
+ * older block with a lower sequence number.
+ */
 static int write_block_of_set(struct spw_store *store, struct committed *set)
 {
 	uint64_t mask = drives_in_service(store);
 
 	SPW_ASSERT(!store->commits->previous ||
-		   set->block.slot != store->commits->previous->block.slot); /* DURABLE-2 */
+		   set->block.slot != store->commits->previous->block.slot); /* kept (DURABLE-2) */
 	SPW_ASSERT(store->commits->previous || !store->commits->durable ||
-		   set->block.slot != store->commits->durable->block.slot); /* DURABLE-2 */
+		   set->block.slot != store->commits->durable->block.slot); /* intact (DURABLE-2) */
 	set->block.members = 0;
 	for (uint32_t i = 0; set->mirrors && i < store->drive_count; i++)
 		if (mask >> i & 1)
@@ -440,8 +445,8 @@ static int write_block_of_set(struct spw_store *store, struct committed *set)
 }
 
 /*
- * If a file was truncated since it was opened, writes extend it again, and the damage would be
- * found only by the next open. Unless the commit is mirrored it needs all drives, in service or
+ * Check that no drive was truncated since it was opened: writes extend a file again, and only the
+ * next open would find the damage. A commit that is not mirrored needs all drives, in service or
  * not.
  */
 static int check_whole(struct spw_store *store, bool mirrors)
@@ -468,12 +473,12 @@ static int check_whole(struct spw_store *store, bool mirrors)
 
 static uint32_t free_slot(const struct spw_commits *commits)
 {
-	if (commits->previous) /* DURABLE-2 */
+	if (commits->previous) /* keep its slot (DURABLE-2) */
 		return 1 - commits->previous->block.slot;
 	return commits->durable ? 1 - commits->durable->block.slot : 0;
 }
 
-/* Return: 0; an error, and in @doubtful whether a restart may find the set nevertheless. */
+/* Return: 0; or an error. *doubtful: a restart may find the set in spite of the error. */
 static int write_set(struct spw_store *store, struct committed *set, const void *record, size_t len,
 		     bool *doubtful)
 {
@@ -484,11 +489,11 @@ static int write_set(struct spw_store *store, struct committed *set, const void 
 	*doubtful = false;
 	set->record_bytes = len;
 	set->block.slot = free_slot(commits);
-	set->block.sequence = ++commits->sequence; /* DURABLE-4 */
+	set->block.sequence = ++commits->sequence; /* above all earlier ones (DURABLE-4) */
 	SPW_ASSERT(!commits->durable ||
-		   set->block.sequence > commits->durable->block.sequence); /* DURABLE-4 */
+		   set->block.sequence > commits->durable->block.sequence); /* higher (DURABLE-4) */
 	rc = describe_set(store, set, record, len, &mask);
-	if (rc == 0) /* DURABLE-1 */
+	if (rc == 0) /* flush before writing the block (DURABLE-1) */
 		rc = spw_store__admin_run(store, REQUEST_FLUSH, mask, NULL, set->mirrors);
 	if (rc == 0)
 		rc = check_whole(store, set->mirrors);
@@ -498,7 +503,7 @@ static int write_set(struct spw_store *store, struct committed *set, const void 
 	return write_block_of_set(store, set);
 }
 
-/* DURABLE-3: @set is durable, so release the last one and the doubtful ones. */
+/* @set is durable now, so release the last and the doubtful sets (DURABLE-3). */
 static void replace(struct spw_store *store, struct committed *set, bool keep_previous)
 {
 	struct spw_commits *commits = store->commits;
@@ -517,7 +522,10 @@ static void replace(struct spw_store *store, struct committed *set, bool keep_pr
 	}
 }
 
-/* Something is mirrored, or drives are missing, whose older blocks must not count later. */
+/*
+ * Does the block need the list of members? Yes if an object is mirrored, or if drives are missing,
+ * whose older blocks must not be valid later.
+ */
 static bool needs_members(const struct spw_store *store, const struct committed *set, bool mirrored)
 {
 	for (uint32_t i = 0; !mirrored && i < set->count; i++)
@@ -572,7 +580,7 @@ static void count_retirements(const struct spw_store *store, uint32_t counts[])
 		counts[i] = atomic_load(&store->drives[i].retirements);
 }
 
-/* Add the drives retired since @counts. Return: whether there were any, and a drive is left. */
+/* Leave out drives retired since @counts. Return: whether there were any, and others are left. */
 static bool leave_out_retired(struct spw_store *store, const uint32_t counts[])
 {
 	uint64_t *left_out = &store->commits->left_out, before = *left_out;
@@ -595,7 +603,7 @@ int spw_store__commit_make(struct spw_store *store, const spw_object objects[], 
 	if (atomic_exchange(&store->commits->under_way, true))
 		return spw_error(-EBUSY, "another thread commits in this store");
 	SPW_ASSERT(store->commits->left_out == 0);
-	/* Each time with fewer drives. */
+	/* Repeat with fewer drives until it succeeds. */
 	do {
 		count_retirements(store, retirements);
 		rc = commit(store, objects, count, number, record, len, flags, &mirrors);

@@ -1,48 +1,48 @@
 /* SPDX-License-Identifier: MIT */
-/* store/commit.h - commits: sets of objects whose blocks are kept until a later one is durable */
+/* store/commit.h - commits: sets of objects that are kept until a later commit is durable */
 #ifndef SPW_STORE_COMMIT_H
 #define SPW_STORE_COMMIT_H
 
 #include "layout/commit.h"
 #include "store/open_store.h"
 
-/* A reference to each object of a set keeps its blocks (DURABLE-3). */
+/* A committed set. It has a reference to each object, which keeps the blocks (DURABLE-3). */
 struct committed {
 	struct spw_commit block;
-	bool mirrors; /* block version 2: it names its drives, and may have mirrored objects */
+	bool mirrors; /* block version 2: it has members, and may have mirrored objects */
 	uint64_t runs, runs_single; /* chunks of objects and manifest; those with one copy */
 	uint64_t record_bytes;
 	spw_object manifest;
 	uint32_t count;
 	struct object **objects;
-	struct committed *next; /* of the doubtful ones */
+	struct committed *next; /* in the list of doubtful sets */
 };
 
 struct spw_commits {
 	struct spw_commit_place place;
-	uint64_t sequence; /* the highest seen or used (DURABLE-4) */
-	/* by the index in the superblock: index in store->drives; DRIVE_NONE: missing */
+	uint64_t sequence; /* highest sequence number seen or used (DURABLE-4) */
+	/* index in store->drives, by the index in the superblock; DRIVE_NONE: missing */
 	uint8_t positions[SPW_DRIVES_MAX];
 	struct committed *durable;
 	struct committed *previous; /* SPW_COMMIT_KEEP_PREVIOUS */
-	/* failed while their blocks were written: some drives may have them */
+	/* sets that failed while their blocks were written: some drives may have the block */
 	struct committed *doubtful;
 	/* found when the store was opened, for spw_store_committed_objects() */
 	spw_object *restored;
 	uint64_t *restored_lens;
 	uint32_t restored_count;
-	_Atomic bool under_way; /* a commit */
-	uint64_t left_out;      /* drives retired while it was made, in service again or not */
+	_Atomic bool under_way; /* a commit is being made */
+	uint64_t left_out;      /* drives retired during the commit, even if in service again */
 };
 
 /* An internal flag beside SPW_COMMIT_*: repeat the last commit, under its number. */
 #define COMMIT_AGAIN (1u << 31)
-/* spw_store_commit(), also with internal flags. */
+/* spw_store_commit(), also accepting internal flags. */
 int spw_store__commit_make(struct spw_store *store, const spw_object objects[], uint32_t count,
 			   uint64_t number, const void *record, size_t len, unsigned flags);
 
 struct committed *spw_store__committed_new(uint32_t count);
-/* Zero this slot of each drive and flush. The queue must not be open yet. */
+/* Discard a commit: zero its slot on each drive, and flush. Before the queue is opened. */
 int spw_store__commit_give_up(struct spw_store *store, uint32_t slot);
 void spw_store__commits_close(struct spw_store *store);
 

@@ -7,7 +7,7 @@
 #include "util/checksum.h"
 #include "util/util.h"
 
-/* Small enough that the checksum finds the copied bytes in the L1 cache. */
+/* Small enough that the copied bytes are still in the L1 cache for the checksum. */
 #define STRIDE_BYTES 16384u
 
 uint64_t spw_store__copy_and_checksum(void *to, const void *from, size_t len)

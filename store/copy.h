@@ -12,7 +12,7 @@ uint64_t spw_store__copy_and_checksum(void *to, const void *from, size_t len);
 void spw_store__gather(void *to, const struct iovec *vector, uint64_t offset, size_t len);
 void spw_store__scatter(const struct iovec *vector, uint64_t offset, const void *from, size_t len);
 uint64_t spw_store__checksum_vector(const struct iovec *vector, uint64_t offset, size_t len);
-/* Return: NULL: they are not contiguous. */
+/* Address of @len contiguous bytes of a vector. Return: NULL: they are not contiguous. */
 void *spw_store__run_of(const struct iovec *vector, uint64_t offset, size_t len);
 /* Copy @len bytes from @offset on in @from to the beginning of @to. */
 void spw_store__regather(const struct iovec *to, const struct iovec *from, uint64_t offset,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/deadlines.c - transfers that take longer than their deadline */
+/* store/deadlines.c - report, cancel or abandon transfers that miss their deadline */
 #include "store/deadlines.h"
 
 #include <errno.h>
@@ -31,7 +31,7 @@ int64_t spw_store__deadline_timeout_ns(const struct spw_store *store)
 	return (int64_t)SPW_MIN(least_ns / 4, CHECK_INTERVAL_NS_MAX);
 }
 
-/* However late this check runs, at most the interval counts: the process may have been stopped. */
+/* Advance watched_ns, by at most @interval_ns: the process may have been stopped in between. */
 static void watch(struct spw_store *store, uint64_t now_ns, uint64_t interval_ns)
 {
 	uint64_t since_ns = now_ns - store->looked_ns;
@@ -40,7 +40,7 @@ static void watch(struct spw_store *store, uint64_t now_ns, uint64_t interval_ns
 	store->watched_ns += since_ns < interval_ns ? since_ns : interval_ns;
 }
 
-/* How long the kernel waits for a remote drive, by fast_io_fail_tmo and ctrl_loss_tmo; or "". */
+/* Text: how long the kernel waits for a remote drive; or "". */
 static const char *how_long_kept(const struct store_drive *drive, char *text, size_t len)
 {
 	text[0] = '\0';
@@ -56,8 +56,8 @@ static const char *how_long_kept(const struct store_drive *drive, char *text, si
 }
 
 /*
- * A read of the only copy: if the network is down, waiting is better than failing. The
- * administrator sets how long the kernel waits.
+ * A read of the only copy, over a network that may be down: waiting is better than failing. The
+ * administrator sets the kernel's timeouts.
  */
 static bool is_worth_waiting_for(const struct transfer *transfer)
 {
@@ -72,7 +72,7 @@ static void time_out(struct transfer *transfer, uint64_t now_ns)
 	const struct spw_io *io = &transfer->io;
 	char kept[96];
 
-	SPW_ASSERT(transfer->in_flight && !transfer->posted); /* CHECKSUM-1 */
+	SPW_ASSERT(transfer->in_flight && !transfer->posted); /* no thread sums it (CHECKSUM-1) */
 	transfer->timed_out = true;
 	count_add(&drive->timeouts, 1);
 	spw_log(&store->opts.log, SPW_LOG_ERROR,
@@ -82,7 +82,9 @@ static void time_out(struct transfer *transfer, uint64_t now_ns)
 		(unsigned long long)io->offset_bytes,
 		(unsigned long long)(now_ns - transfer->issued_ns) / 1000000,
 		how_long_kept(drive, kept, sizeof(kept)));
-	/* It completes in any case; until then the drive may write to a read's memory. */
+	/*
+	 * Even if cancelled, it still completes: until then the drive may write to a read's memory.
+	 */
 	if (!is_worth_waiting_for(transfer))
 		(void)spw_queue_cancel(store->queue, &transfer->io);
 	if (io->op == SPW_WRITE)
@@ -105,7 +107,7 @@ void spw_store__deadlines_check(struct spw_store *store)
 		struct transfer *transfer = &store->transfers[i];
 		uint64_t limit_ns;
 
-		/* One that is being summed is left to the next check (CHECKSUM-1). */
+		/* If its checksum is being computed, leave it to the next check (CHECKSUM-1). */
 		if (!transfer->in_flight || transfer->timed_out || transfer->posted)
 			continue;
 		limit_ns = deadline_ns(store, transfer->io.op);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/deadlines.h - transfers that take longer than their deadline */
+/* store/deadlines.h - report, cancel or abandon transfers that miss their deadline */
 #ifndef SPW_STORE_DEADLINES_H
 #define SPW_STORE_DEADLINES_H
 

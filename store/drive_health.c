@@ -9,9 +9,9 @@
 #include "store/open_store.h"
 #include "util/util.h"
 
-/* Rare enough to cost nothing, often enough that new space is used within a step. */
+/* Rare enough to be cheap, frequent enough to use new space within a step. */
 #define TRY_AGAIN_NS     1000000000u
-#define ADVICE_END_BYTES 128 /* reserved for what to do about it */
+#define ADVICE_END_BYTES 128 /* reserved for the remedy */
 
 static const char *why_retired(const struct store_drive *drive, int error)
 {
@@ -65,8 +65,8 @@ const char *spw_store__health_advice(const struct spw_store *store, const char *
 }
 
 /*
- * While a network is down the kernel keeps the writes and completes them later: such a completion
- * says that a remote drive is reachable again. A local drive that stalls is failing.
+ * While a network is down the kernel keeps writes and completes them later: such a completion shows
+ * that a remote drive is reachable again. A local drive that stalls is failing.
  */
 static bool comes_back_by_itself(const struct store_drive *drive, int error)
 {
@@ -119,7 +119,7 @@ static void come_back(struct spw_store *store, uint32_t index)
 	store->drives_resting -= spw_store__drive_rests(drive->retired);
 	drive->retired = 0;
 	store->drives_retired--;
-	/* Else it would get all chunks until it had caught up with the others. */
+	/* Otherwise the drive would get all chunks until it has as many as the others. */
 	for (uint32_t i = 0; i < store->drive_count; i++)
 		if (store->drives[i].bytes_placed > drive->bytes_placed)
 			drive->bytes_placed = store->drives[i].bytes_placed;
@@ -141,7 +141,7 @@ void spw_store__drive_answered(struct spw_store *store, uint32_t index)
 		spw_store__drive_revive(store, index);
 }
 
-/* By the clock, not by the next put: while all drives rest, puts fail before they get here. */
+/* By time, not at the next put: while all drives rest, puts fail earlier. */
 void spw_store__drives_try_again(struct spw_store *store)
 {
 	uint64_t now_ns = store->drives_resting > 0 ? spw_clock_ns() : 0;

@@ -10,8 +10,8 @@
 struct spw_store;
 
 /*
- * A drive retired with this error has not failed: it rests. It takes no chunks for now, serves
- * reads, and is tried again.
+ * A drive retired with this error has not failed, but rests (full or busy): it gets no chunks for
+ * now, serves reads, and is tried again.
  */
 static inline bool spw_store__drive_rests(int error)
 {
@@ -20,7 +20,7 @@ static inline bool spw_store__drive_rests(int error)
 
 /* @error: of the transfer; -ETIMEDOUT: it missed its deadline */
 void spw_store__drive_retire(struct spw_store *store, uint32_t drive, int error);
-/* An abandoned write has succeeded after all. */
+/* An abandoned write has succeeded: return the drive to service if it is remote. */
 void spw_store__drive_answered(struct spw_store *store, uint32_t drive);
 void spw_store__drive_revive(struct spw_store *store, uint32_t drive);
 /* Put drives that have rested for a while in service: the next chunk shows whether they work. */
@@ -28,7 +28,9 @@ void spw_store__drives_try_again(struct spw_store *store);
 /* How long the worker may sleep; negative: no limit, since no drive rests. */
 int64_t spw_store__try_again_timeout_ns(const struct spw_store *store);
 
-/* Drives out of service, why, and what to do, in @buf; @advice if there are none. Any thread. */
+/*
+ * Text in @buf: drives out of service, why, and the remedy; @advice if there are none. Any thread.
+ */
 #define SPW_ADVICE_BYTES 448
 
 const char *spw_store__health_advice(const struct spw_store *store, const char *advice,

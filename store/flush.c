@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/flush.c - flushes of drives' caches, one after the other */
+/* store/flush.c - spw_store_flush(): flush the drives' caches, one request at a time */
 #include "store/flush.h"
 
 #include <errno.h>
@@ -16,12 +16,15 @@ static void flush_done(struct spw_io *io)
 	struct spw_store *store = io->context;
 	struct spw_request *request = store->flushing;
 
-	SPW_ASSERT(request && request->in_flight > 0); /* STORE-1 */
+	SPW_ASSERT(request && request->in_flight > 0); /* it has not ended (STORE-1) */
 	if (io->res < 0)
 		spw_store__request_fail(request, io->res, "%s: cannot flush: %s",
 					spw_device_path(store->drives[io->device].device),
 					spw_strerror(io->res));
-	/* Not as a full drive, which rests and returns: it has lost writes that it had accepted. */
+	/*
+	 * Not with -ENOSPC, after which the drive would rest and return: it has lost accepted
+	 * writes.
+	 */
 	if (io->res < 0 && request->len_bytes)
 		spw_store__drive_retire(store, io->device, io->res == -ENOSPC ? -EIO : io->res);
 	store->transfers_in_flight--;
@@ -51,7 +54,7 @@ static void flush_begin(struct spw_store *store, struct spw_request *request)
 		rc = spw_queue_prepare(store->queue, io);
 		SPW_ASSERT(rc == 0);
 	}
-	SPW_ASSERT(request->in_flight > 0); /* STORE-1: else nothing would end it */
+	SPW_ASSERT(request->in_flight > 0); /* otherwise it would never end (STORE-1) */
 }
 
 static void flush_next(struct spw_store *store)

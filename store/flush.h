@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/flush.h - flushes of drives' caches, one after the other */
+/* store/flush.h - flush the drives' caches, one request at a time */
 #ifndef SPW_STORE_FLUSH_H
 #define SPW_STORE_FLUSH_H
 
@@ -7,7 +7,7 @@ struct spw_request;
 struct spw_store;
 
 void spw_store__flush_submit(struct spw_request *request);
-/* Flushes that have not begun end with -ECANCELED. */
+/* End flushes that have not begun with -ECANCELED. */
 void spw_store__flush_cancel(struct spw_store *store);
 
 #endif

@@ -8,9 +8,9 @@
 #include "util/util.h"
 
 /*
- * Sequentially consistent, as are the worker's store to @asleep and its last look at the inbox:
- * either the worker sees the message or the sender sees it asleep. Only one sender makes the
- * system call.
+ * Sequentially consistent, like the worker's store to store->asleep and its last look at the inbox:
+ * either the worker sees the message, or the sender sees that it is asleep. Only one sender makes
+ * the system call.
  */
 void spw_store__wake(struct spw_store *store)
 {

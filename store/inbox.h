@@ -10,11 +10,11 @@
 enum asleep {
 	AWAKE,
 	ASLEEP,
-	/* puts wait for a completion: another put does not have to wake the worker */
+	/* puts wait for a completion: a further put need not wake the worker */
 	ASLEEP_WRITES_WAIT,
 };
 
-/* To the worker, embedded in what it is about: pushing one never fails and never allocates. */
+/* A message to the worker, embedded in its subject, so that pushing never fails or allocates. */
 struct message {
 	struct message *next;
 	enum message_kind {
@@ -26,8 +26,8 @@ struct message {
 };
 
 /*
- * Of a request's message (STORE-10). A caller changes the request, then posts; the worker marks the
- * message as received, then looks at the request. So no change is missed.
+ * State of a request's message (STORE-10). A caller changes the request, then posts the message;
+ * the worker marks it as received, then reads the request. So no change is missed.
  */
 enum inbox_state {
 	INBOX_POSTED,   /* the request cannot end before the worker has received it */
@@ -38,7 +38,7 @@ enum inbox_state {
 /* Return: 0; -EPERM in a child of fork(2): the store is its parent's. */
 int spw_store__owned(const struct spw_store *store);
 void spw_store__push(struct spw_store *store, struct message *message);
-/* Does not wake the worker while other puts wait for a completion. */
+/* Push, but do not wake the worker while other puts wait for a completion. */
 void spw_store__push_put(struct spw_store *store, struct message *message);
 void spw_store__wake(struct spw_store *store);
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/mirror.c - mirrored puts: each chunk on two drives
+ * store/mirror.c - mirrored puts: place and write each chunk on two drives
  *
  * Both replicas of a chunk are placed together, when two drives are ready; each drive is chosen as
- * for a chunk without a mirror. A replica whose write fails goes to another drive, but not to that
- * of the other replica. If there is no such drive the chunk has one copy, and the second piece is a
- * hole.
+ * for a chunk without a mirror. A replica whose write fails is written to another drive, but not to
+ * that of the other replica. If there is no such drive the chunk has one copy, and the second piece
+ * is a hole.
  *
- *   MIRROR-1  The two pieces of a pair are never on one drive, and are equally long.
+ *   MIRROR-1  The two pieces of a pair are on different drives, and have the same length.
  *   MIRROR-2  A pair is split only while neither of its pieces is placed.
  */
 #include "store/mirror.h"
@@ -45,7 +45,7 @@ void spw_store__single_note(struct spw_store *store, uint64_t len_bytes)
 
 /* ---- Pairs of pieces ---- */
 
-/* Return: the first of the two, linked to the second; or PIECE_NONE. */
+/* Take a pair of pieces. Return: the first, linked to the second; or PIECE_NONE. */
 static uint32_t take_run(struct spw_store *store, uint64_t offset_bytes, uint32_t len_bytes)
 {
 	uint32_t run = spw_store__piece_take(store), second = spw_store__piece_take(store);
@@ -67,7 +67,7 @@ static uint32_t take_run(struct spw_store *store, uint64_t offset_bytes, uint32_
 	return run;
 }
 
-/* One that has to be placed again, else the next chunk. */
+/* The next pair to place: one that has to be placed again, else a new one for the next chunk. */
 static uint32_t next_run(struct spw_request *request)
 {
 	struct spw_store *store = request->store;
@@ -116,7 +116,7 @@ static void leave_hole(struct spw_request *request, struct piece *piece)
 	spw_store__single_note(request->store, piece->len_bytes);
 }
 
-/* All of it or nothing, since the other replica keeps its length (MIRROR-1). */
+/* Place all of a piece or nothing, since the other replica keeps its length (MIRROR-1). */
 static bool place_whole(struct spw_store *store, struct piece *piece, uint32_t drive,
 			uint64_t willing)
 {
@@ -127,7 +127,9 @@ static bool place_whole(struct spw_store *store, struct piece *piece, uint32_t d
 	return spw_store__piece_is_placed(piece);
 }
 
-/* @drive: SPW_DRIVES_MAX: none has space. Return: false: one will be ready after a completion. */
+/*
+ * Choose a drive. *drive: SPW_DRIVES_MAX: no drive has space. Return: false: wait for a completion.
+ */
 static bool choose(const struct spw_store *store, const struct drive_scores *scores,
 		   uint64_t willing, uint64_t but, uint32_t *drive)
 {
@@ -135,7 +137,7 @@ static bool choose(const struct spw_store *store, const struct drive_scores *sco
 	return *drive < SPW_DRIVES_MAX || !spw_store__write_space_left(store, but);
 }
 
-/* Return: false: none is free, or no bounce buffer for it is. */
+/* Return: false: no transfer is free, or no bounce buffer for it. */
 static bool take_transfer(struct spw_request *request, struct transfer **transfer)
 {
 	struct spw_store *store = request->store;
@@ -172,7 +174,8 @@ static bool mend(struct spw_request *request, const struct drive_scores *scores,
 		spw_store__transfer_give(transfer);
 		drive = SPW_DRIVES_MAX;
 	}
-	SPW_ASSERT(lost->drive != kept->drive && lost->len_bytes == kept->len_bytes); /* MIRROR-1 */
+	/* a pair (MIRROR-1) */
+	SPW_ASSERT(lost->drive != kept->drive && lost->len_bytes == kept->len_bytes);
 	if (drive == SPW_DRIVES_MAX)
 		leave_hole(request, lost);
 	else
@@ -213,7 +216,7 @@ static bool place_both(struct spw_request *request, uint32_t run, const uint32_t
 	struct piece *first = &store->pieces[run], *second = &store->pieces[first->next];
 	uint64_t blocks, more = 0;
 
-	/* Neither is placed: the one that has become a hole, if any, is the second. */
+	/* Neither is placed. If one has become a hole, make it the second. */
 	if (!spw_store__piece_is_wanting(first)) {
 		first->next_unplaced = PIECE_NONE;
 		second->handle = HANDLE_HOLE;
@@ -222,7 +225,7 @@ static bool place_both(struct spw_request *request, uint32_t run, const uint32_t
 	if (blocks == 0)
 		return false;
 	if (drives[1] < SPW_DRIVES_MAX && spw_store__piece_is_wanting(second))
-		/* MIRROR-1: the first may have been placed there. */
+		/* the first replica may be on that drive (MIRROR-1) */
 		more = spw_store__write_place(store, second,
 					      first->drive == drives[1] ? drives[0] : drives[1],
 					      willing & ~bit_of(first));
@@ -232,7 +235,7 @@ static bool place_both(struct spw_request *request, uint32_t run, const uint32_t
 		shrink(store, second, blocks);
 	}
 	SPW_ASSERT(more == 0 || (first->drive != second->drive &&
-				 first->len_bytes == second->len_bytes)); /* MIRROR-1 */
+				 first->len_bytes == second->len_bytes)); /* a pair (MIRROR-1) */
 	if (!split(request, run, blocks))
 		return false;
 	if (spw_store__piece_is_wanting(second))

@@ -8,7 +8,7 @@
 
 #include "store/write.h"
 
-/* As spw_store__write_next(), if the oldest put is mirrored; @left is empty afterwards. */
+/* Like spw_store__write_next(), for a mirrored oldest put; *left is 0 afterwards. */
 bool spw_store__mirror_next(struct spw_store *store, const struct drive_scores *scores,
 			    uint64_t *left);
 /* Count @len_bytes that have one copy only; log the first time. Any thread. */

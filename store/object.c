@@ -144,7 +144,7 @@ void spw_store__object_drop(struct spw_store *store, struct object *object, bool
 {
 	uint64_t state = atomic_fetch_sub_explicit(&object->state, 1, memory_order_acq_rel);
 
-	SPW_ASSERT((state & STATE_REFERENCES) > 0); /* STORE-2 */
+	SPW_ASSERT((state & STATE_REFERENCES) > 0); /* the caller has a reference (STORE-2) */
 	if ((state & STATE_REFERENCES) == 1) {
 		SPW_ASSERT(!(state & STATE_ALIVE));
 		object_unreferenced(store, object, on_worker);
@@ -220,7 +220,8 @@ void spw_store__object_reclaim(struct spw_store *store, struct object *object)
 	uint32_t index = object->piece_first;
 
 	SPW_ASSERT((atomic_load(&object->state) & (STATE_REFERENCES | STATE_ALIVE)) == 0);
-	SPW_ASSERT(!atomic_load_explicit(&object->put, memory_order_relaxed)); /* STORE-1 */
+	/* its put has ended (STORE-1) */
+	SPW_ASSERT(!atomic_load_explicit(&object->put, memory_order_relaxed));
 	while (index != PIECE_NONE) {
 		struct piece *piece = &store->pieces[index];
 		uint32_t next = piece->next;
@@ -262,9 +263,10 @@ void spw_store__piece_append(struct spw_store *store, struct object *object, uin
 	struct piece *last = &store->pieces[object->piece_last];
 
 	SPW_ASSERT(piece->len_bytes > 0 && piece->len_bytes <= store->chunk_bytes);
-	SPW_ASSERT(object->copies == 1 || piece->next != PIECE_NONE); /* STORE-7 */
+	/* pieces come in pairs (STORE-7) */
+	SPW_ASSERT(object->copies == 1 || piece->next != PIECE_NONE);
 	if (object->piece_first == PIECE_NONE) {
-		SPW_ASSERT(piece->object_offset == 0); /* STORE-7 */
+		SPW_ASSERT(piece->object_offset == 0); /* without gaps (STORE-7) */
 		object->piece_first = index;
 	} else {
 		SPW_ASSERT(last->object_offset + last->len_bytes == piece->object_offset);
@@ -277,7 +279,8 @@ void spw_store__piece_make_hole(struct spw_store *store, struct object *object, 
 {
 	uint64_t blocks = spw_store__blocks_of(store, piece->len_bytes);
 
-	SPW_ASSERT(object->copies == 2 && piece->drive == DRIVE_NONE); /* STORE-7 */
+	/* second of a pair (STORE-7) */
+	SPW_ASSERT(object->copies == 2 && piece->drive == DRIVE_NONE);
 	SPW_ASSERT(object->reserved_blocks > blocks);
 	piece->handle = HANDLE_HOLE;
 	object->reserved_blocks -= blocks;
@@ -291,7 +294,7 @@ void spw_store__extent_give(struct spw_store *store, uint32_t index,
 	struct store_drive *drive = &store->drives[index];
 
 	SPW_ASSERT(atomic_load_explicit(&drive->blocks_used, memory_order_relaxed) >=
-		   extent->len_blocks); /* STORE-9 */
+		   extent->len_blocks); /* it was counted (STORE-9) */
 	SPW_ASSERT(extent->start_block + extent->len_blocks <= drive->blocks_total);
 	spw_alloc__put(drive->alloc, extent);
 	count_sub(&drive->blocks_used, extent->len_blocks);
@@ -303,7 +306,7 @@ struct spw_extent spw_store__piece_extent(const struct spw_store *store, const s
 {
 	struct spw_extent extent;
 
-	SPW_ASSERT(piece->drive != DRIVE_NONE); /* STORE-7 */
+	SPW_ASSERT(piece->drive != DRIVE_NONE); /* it is placed (STORE-7) */
 	spw_alloc__extent(store->drives[piece->drive].alloc, piece->handle, &extent);
 	return extent;
 }

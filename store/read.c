@@ -216,7 +216,7 @@ void spw_store__read_submit(struct spw_request *request)
 		struct piece *piece = &store->pieces[chosen_copy(request, index)];
 		struct drive_read *read = &request->drive_reads[piece->drive];
 
-		SPW_ASSERT(piece->drive < store->drive_count); /* STORE-7 */
+		SPW_ASSERT(piece->drive < store->drive_count); /* it is placed (STORE-7) */
 		if (!overlaps(request, piece))
 			continue;
 		if (read->left++ == 0)
@@ -234,7 +234,7 @@ static void advance(struct spw_request *request, uint32_t drive)
 	struct drive_read *read = &request->drive_reads[drive];
 
 	SPW_ASSERT(request->reads_left > 0 && read->left > 0 &&
-		   store->reads_waiting > 0); /* STORE-8 */
+		   store->reads_waiting > 0); /* it was counted (STORE-8) */
 	request->reads_left--;
 	if (--read->left == 0) {
 		list_remove(&store->drives[drive].waiting[request->linked_class], read);
@@ -375,7 +375,8 @@ static struct transfer *take_retry(struct spw_store *store, uint32_t drive)
 {
 	struct transfer *transfer = store->drives[drive].retries;
 
-	SPW_ASSERT(store->reads_waiting > 0 && transfer->request->in_flight > 0); /* STORE-8, -1 */
+	/* counted (STORE-8, 1) */
+	SPW_ASSERT(store->reads_waiting > 0 && transfer->request->in_flight > 0);
 	store->drives[drive].retries = transfer->next;
 	transfer->request->in_flight--;
 	store->reads_waiting--;

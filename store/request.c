@@ -58,7 +58,7 @@ struct spw_request *spw_store__request_take(struct spw_store *store, enum reques
 
 void spw_store__request_give(struct spw_request *request)
 {
-	SPW_ASSERT(request->in_flight == 0); /* STORE-1 */
+	SPW_ASSERT(request->in_flight == 0); /* it has ended (STORE-1) */
 	spw_store__slots_give(&request->store->request_slots,
 			      (uint32_t)(request - request->store->requests));
 }
@@ -133,15 +133,16 @@ void spw_store__request_end(struct spw_request *request)
 
 	SPW_ASSERT(request->in_flight == 0 && !request->linked);
 	if (!atomic_compare_exchange_strong(&request->inbox, &received, INBOX_CLOSED)) {
-		request->ends_on_receipt = true; /* STORE-10 */
+		request->ends_on_receipt = true; /* its message is in the inbox (STORE-10) */
 		return;
 	}
 	SPW_ASSERT(atomic_load_explicit(&request->ended, memory_order_relaxed) != ENDED);
-	SPW_ASSERT(request->kind != REQUEST_GET || request->reads_left == 0); /* STORE-8 */
+	/* it is on no list (STORE-8) */
+	SPW_ASSERT(request->kind != REQUEST_GET || request->reads_left == 0);
 	if (request->kind == REQUEST_PUT) {
 		SPW_ASSERT(atomic_load(&request->object->put) == request);
 		SPW_ASSERT(res || (request->cut_bytes == request->len_bytes &&
-				   request->unplaced == PIECE_NONE)); /* STORE-7 */
+				   request->unplaced == PIECE_NONE)); /* all is placed (STORE-7) */
 		request->object->error = res;
 		/* Release: a thread that sees NULL also sees the object's pieces. */
 		atomic_store_explicit(&request->object->put, NULL, memory_order_release);

@@ -430,7 +430,7 @@ static int restore(struct spw_store *store)
 	if (rc == 0 && store->opts.backend == SPW_BACKEND_NULL)
 		rc = refuse_commits(store, &found);
 	for (uint32_t i = 0; i < SPW_COMMIT_SLOTS; i++)
-		if (found.there[i]) /* DURABLE-4 */
+		if (found.there[i]) /* number later commits higher (DURABLE-4) */
 			commits->sequence = SPW_MAX(commits->sequence, found.commits[i].sequence);
 	if (rc == 0)
 		rc = choose(store, &found, &slot);

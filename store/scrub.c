@@ -128,7 +128,7 @@ static int repair(const struct spw_store *store, const struct copy *copy)
 	const struct spw_device *device = store->drives[piece->drive].device;
 	size_t len = spw_round_up(piece->len_bytes, store->block_bytes);
 	uint8_t *buf = spw_engine__device_buffer(device, len);
-	int rc = buf ? read_copy(store, good, buf) : -ENOMEM; /* SCRUB-1 */
+	int rc = buf ? read_copy(store, good, buf) : -ENOMEM; /* verified (SCRUB-1) */
 
 	SPW_ASSERT(copy->other != PIECE_NONE && copy->other != copy->piece);
 	if (rc == 0)

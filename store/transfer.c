@@ -18,7 +18,8 @@ struct transfer *spw_store__transfer_take(struct spw_store *store)
 
 	/* Nothing is issued while there is none, see schedule_round(). */
 	SPW_ASSERT(transfer != NULL);
-	SPW_ASSERT(!transfer->in_flight && !transfer->posted && !transfer->bounce); /* STORE-6 */
+	/* it is free (STORE-6) */
+	SPW_ASSERT(!transfer->in_flight && !transfer->posted && !transfer->bounce);
 	store->transfer_free = transfer->next;
 	transfer->bounce = NULL;
 	transfer->retried = transfer->timed_out = transfer->abandoned = transfer->posted = false;
@@ -30,7 +31,8 @@ void spw_store__bounce_give(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
 
-	SPW_ASSERT(transfer->bounce && store->bounces_free < store->bounces_total); /* STORE-4 */
+	/* in use until now (STORE-4) */
+	SPW_ASSERT(transfer->bounce && store->bounces_free < store->bounces_total);
 	store->bounces[store->bounces_free++] = transfer->bounce;
 	transfer->bounce = NULL;
 }
@@ -40,7 +42,7 @@ void spw_store__transfer_give(struct transfer *transfer)
 	struct spw_store *store = transfer->store;
 
 	SPW_ASSERT(!transfer->posted && !transfer->in_flight &&
-		   !transfer->checksum_pending); /* STORE-6 */
+		   !transfer->checksum_pending); /* no longer in use (STORE-6) */
 	if (transfer->bounce)
 		spw_store__bounce_give(transfer);
 	transfer->next = store->transfer_free;
@@ -56,7 +58,7 @@ bool spw_store__bounce_take(struct spw_store *store, struct transfer *transfer)
 {
 	SPW_ASSERT(!transfer->bounce);
 	if (store->bounces_free == 0) {
-		SPW_ASSERT(spw_store__is_busy(store)); /* STORE-4 */
+		SPW_ASSERT(spw_store__is_busy(store)); /* so one will be freed (STORE-4) */
 		return false;
 	}
 	/* The one used last, whose cache lines and pages are warm. */
@@ -152,7 +154,7 @@ void spw_store__transfer_issue(struct transfer *transfer, enum spw_op op,
 	struct spw_io *io = &transfer->io;
 	int rc;
 
-	SPW_ASSERT(!transfer->in_flight && !transfer->posted); /* STORE-6 */
+	SPW_ASSERT(!transfer->in_flight && !transfer->posted); /* only we have it (STORE-6) */
 	set_memory(transfer, piece->len_bytes, store->block_bytes);
 	SPW_ASSERT(op == SPW_READ || (drive->device->claimed && !store->opts.read_only));
 	io->op = op;
@@ -173,7 +175,8 @@ void spw_store__transfer_issue(struct transfer *transfer, enum spw_op op,
 	drive->in_flight++;
 	SPW_ASSERT(drive->in_flight <= store->slots_per_drive);
 	drive->bounces += transfer->bounce != NULL;
-	SPW_ASSERT(drive->bounces <= store->bounces_per_drive || !transfer->bounce); /* STORE-4 */
+	/* at most its share (STORE-4) */
+	SPW_ASSERT(drive->bounces <= store->bounces_per_drive || !transfer->bounce);
 	atomic_store_explicit(&drive->in_flight_now, drive->in_flight, memory_order_relaxed);
 	if (drive->in_flight > atomic_load_explicit(&drive->in_flight_max, memory_order_relaxed))
 		atomic_store_explicit(&drive->in_flight_max, drive->in_flight,
@@ -205,7 +208,8 @@ void spw_store__transfer_ended(struct transfer *transfer)
 	SPW_ASSERT(transfer->in_flight && store->transfers_in_flight > 0 && drive->in_flight > 0);
 	transfer->in_flight = false;
 	if (!transfer->abandoned) {
-		SPW_ASSERT(transfer->request->in_flight > 0); /* STORE-1 */
+		/* the request has not ended (STORE-1) */
+		SPW_ASSERT(transfer->request->in_flight > 0);
 		transfer->request->in_flight--;
 	}
 	store->transfers_in_flight--;

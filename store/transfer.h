@@ -36,7 +36,7 @@ struct transfer {
 	uint32_t piece;
 	bool retried;
 	bool in_flight;
-	bool posted; /* POOL-1 */
+	bool posted; /* to the checksum pool (POOL-1) */
 	/* of a write: store/checksums.c */
 	bool checksum_pending;     /* in its drive's list */
 	uint64_t turn;             /* its number among the writes that its drive was given */

@@ -85,11 +85,11 @@ static void receive(struct spw_store *store, struct message *message)
 	case MESSAGE_MOVED: take_back((struct transfer *)message); return;
 	case MESSAGE_FREE: spw_store__object_reclaim(store, (struct object *)message); return;
 	case MESSAGE_SUBMIT:
-		atomic_store(&request->inbox, INBOX_RECEIVED); /* STORE-10 */
+		atomic_store(&request->inbox, INBOX_RECEIVED); /* now it may end (STORE-10) */
 		submitted(request);
 		return;
 	case MESSAGE_CHANGED:
-		atomic_store(&request->inbox, INBOX_RECEIVED); /* STORE-10 */
+		atomic_store(&request->inbox, INBOX_RECEIVED); /* now it may end (STORE-10) */
 		changed(request);
 		return;
 	}
@@ -285,7 +285,8 @@ int spw_store__turn(struct spw_store *store, bool wait, int64_t limit_ns)
 	timeout_ns = sleep_limit_ns(store);
 	if (limit_ns >= 0 && (timeout_ns < 0 || limit_ns < timeout_ns))
 		timeout_ns = limit_ns;
-	rc = reap(store, wait && !waits && store->ended == ended_before, timeout_ns); /* POOL-3 */
+	/* no sleep while jobs wait (POOL-3) */
+	rc = reap(store, wait && !waits && store->ended == ended_before, timeout_ns);
 	if (rc < 0)
 		return rc;
 	spw_store__deadlines_check(store);

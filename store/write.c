@@ -253,7 +253,7 @@ static uint32_t next_piece(struct spw_request *request)
 	uint32_t index = request->unplaced;
 
 	SPW_ASSERT(atomic_load_explicit(&request->state, memory_order_relaxed) ==
-		   REQUEST_ACTIVE); /* STORE-5 */
+		   REQUEST_ACTIVE); /* not cancelled (STORE-5) */
 	if (index != PIECE_NONE) {
 		request->unplaced = store->pieces[index].next_unplaced;
 		return index;
@@ -517,7 +517,7 @@ void spw_store__write_abandon(struct transfer *transfer)
 	struct spw_request *request = transfer->request;
 	struct piece *piece = &store->pieces[transfer->piece];
 
-	SPW_ASSERT(!transfer->posted); /* CHECKSUM-1 */
+	SPW_ASSERT(!transfer->posted); /* no thread sums it (CHECKSUM-1) */
 	SPW_ASSERT(transfer->in_flight && transfer->io.op == SPW_WRITE && !transfer->abandoned);
 	/* No other transfer computes the checksum, which the other replica needs too. */
 	if (transfer->checksum_pending) {
@@ -531,7 +531,7 @@ void spw_store__write_abandon(struct transfer *transfer)
 	piece->drive = DRIVE_NONE;
 	/* The object's reservation is used again for its new blocks. */
 	atomic_fetch_sub(&store->blocks_available, (int64_t)transfer->orphan.len_blocks);
-	SPW_ASSERT(request->in_flight > 0); /* STORE-1 */
+	SPW_ASSERT(request->in_flight > 0); /* the put has not ended (STORE-1) */
 	request->in_flight--;
 	if (!request->first_error)
 		place_again(request, transfer->piece);
