@@ -74,8 +74,7 @@ int spw_store__pool_open(struct spw_store *store, uint32_t transfers);
 /* Start as many helpers as wanted, or as possible. The queue must be open. Return: 0. */
 int spw_store__pool_start(struct spw_store *store);
 /*
- * Stop the helpers. Nothing may be posted. Call it before closing the queue, which helpers use to
- * wake the worker.
+ * Stop the helpers, with nothing posted, before closing the queue, by which they wake the worker.
  */
 void spw_store__pool_stop(struct spw_store *store);
 void spw_store__pool_close(struct spw_store *store);

@@ -424,10 +424,7 @@ static int write_blocks(struct spw_store *store, uint64_t mask, uint32_t slot,
 	return spw_store__admin_run(store, REQUEST_FLUSH, mask, NULL, retires);
 }
 
-/*
- * Write the block to the drives in service, which become its members (DURABLE-5). Others keep an
- * older block with a lower sequence number.
- */
+/* Write the block to all drives in service, its members (DURABLE-5). Others keep older blocks. */
 static int write_block_of_set(struct spw_store *store, struct committed *set)
 {
 	uint64_t mask = drives_in_service(store);
@@ -523,8 +520,7 @@ static void replace(struct spw_store *store, struct committed *set, bool keep_pr
 }
 
 /*
- * Does the block need the list of members? Yes if an object is mirrored, or if drives are missing,
- * whose older blocks must not be valid later.
+ * Does the block need members? If an object is mirrored, or drives with older blocks are missing.
  */
 static bool needs_members(const struct spw_store *store, const struct committed *set, bool mirrored)
 {

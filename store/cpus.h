@@ -7,9 +7,7 @@
 
 struct spw_store;
 
-/*
- * Choose the drives' NUMA node, if it is the same for all and the process may run there. Return: 0.
- */
+/* Choose the drives' NUMA node, if all are on one and the process may run there. Return: 0. */
 int spw_store__settle(struct spw_store *store);
 /* pthread_create() on the CPUs of that node. */
 int spw_store__thread(const struct spw_store *store, pthread_t *thread, void *(*main)(void *),

@@ -82,9 +82,7 @@ static void time_out(struct transfer *transfer, uint64_t now_ns)
 		(unsigned long long)io->offset_bytes,
 		(unsigned long long)(now_ns - transfer->issued_ns) / 1000000,
 		how_long_kept(drive, kept, sizeof(kept)));
-	/*
-	 * Even if cancelled, it still completes: until then the drive may write to a read's memory.
-	 */
+	/* A cancelled read still completes: until then the drive may write to its memory. */
 	if (!is_worth_waiting_for(transfer))
 		(void)spw_queue_cancel(store->queue, &transfer->io);
 	if (io->op == SPW_WRITE)

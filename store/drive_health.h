@@ -28,9 +28,7 @@ void spw_store__drives_try_again(struct spw_store *store);
 /* How long the worker may sleep; negative: no limit, since no drive rests. */
 int64_t spw_store__try_again_timeout_ns(const struct spw_store *store);
 
-/*
- * Text in @buf: drives out of service, why, and the remedy; @advice if there are none. Any thread.
- */
+/* Text in @buf: drives out of service, why, and the remedy; else @advice. Any thread. */
 #define SPW_ADVICE_BYTES 448
 
 const char *spw_store__health_advice(const struct spw_store *store, const char *advice,

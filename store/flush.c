@@ -21,10 +21,7 @@ static void flush_done(struct spw_io *io)
 		spw_store__request_fail(request, io->res, "%s: cannot flush: %s",
 					spw_device_path(store->drives[io->device].device),
 					spw_strerror(io->res));
-	/*
-	 * Not with -ENOSPC, after which the drive would rest and return: it has lost accepted
-	 * writes.
-	 */
+	/* Not with -ENOSPC, or the drive would return: it has lost accepted writes. */
 	if (io->res < 0 && request->len_bytes)
 		spw_store__drive_retire(store, io->device, io->res == -ENOSPC ? -EIO : io->res);
 	store->transfers_in_flight--;

@@ -127,9 +127,7 @@ static bool place_whole(struct spw_store *store, struct piece *piece, uint32_t d
 	return spw_store__piece_is_placed(piece);
 }
 
-/*
- * Choose a drive. *drive: SPW_DRIVES_MAX: no drive has space. Return: false: wait for a completion.
- */
+/* Choose a drive. *drive: SPW_DRIVES_MAX: no space. Return: false: wait for a completion. */
 static bool choose(const struct spw_store *store, const struct drive_scores *scores,
 		   uint64_t willing, uint64_t but, uint32_t *drive)
 {
@@ -154,7 +152,7 @@ static bool take_transfer(struct spw_request *request, struct transfer **transfe
 	return false;
 }
 
-/* Place one replica again; the other one stays where it is. */
+/* Place one replica again; the other replica stays where it is. */
 static bool mend(struct spw_request *request, const struct drive_scores *scores, uint32_t run,
 		 uint64_t willing)
 {
@@ -206,8 +204,8 @@ static void shrink(struct spw_store *store, struct piece *piece, uint64_t blocks
 }
 
 /*
- * Place both replicas, cut to what is contiguous on both drives. @drives: the second may be
- * SPW_DRIVES_MAX. Return: false: no space for the first, or no chunk descriptor.
+ * Place both replicas, shortened to a length that is contiguous on both drives. @drives: the second
+ * may be SPW_DRIVES_MAX. Return: false: no space for the first, or no free piece.
  */
 static bool place_both(struct spw_request *request, uint32_t run, const uint32_t drives[2],
 		       uint64_t willing)

@@ -55,7 +55,7 @@ int spw_store__object_acquire(struct spw_store *store, spw_object id, uint64_t o
 			 (unsigned long long)object_len);
 }
 
-/* Two references: one until it is freed, one for the put or the commit that creates it. */
+/* Two references: one until the object is freed, one for the put or commit that creates it. */
 static spw_object object_begin(struct spw_store *store, uint32_t slot, uint64_t len,
 			       uint64_t blocks, unsigned copies)
 {
@@ -134,7 +134,7 @@ static void object_unreferenced(struct spw_store *store, struct object *object, 
 		atomic_fetch_add(&store->blocks_available, blocks);
 		return;
 	}
-	/* STORE-3. From the push on the fields of the object belong to the worker. */
+	/* Push before releasing the reservation (STORE-3); then the worker owns the object. */
 	object->message.kind = MESSAGE_FREE;
 	spw_store__push(store, &object->message);
 	atomic_fetch_add(&store->blocks_available, blocks);
@@ -212,7 +212,7 @@ int spw_store_holds(struct spw_store *store, spw_object id, const void *bytes, u
 	return rc;
 }
 
-/* STORE-2: free an unreferenced object's pieces, and its slot with a new generation. */
+/* Free an unreferenced object's pieces (STORE-2), and its slot with a new generation. */
 void spw_store__object_reclaim(struct spw_store *store, struct object *object)
 {
 	uint64_t generation =
@@ -287,7 +287,7 @@ void spw_store__piece_make_hole(struct spw_store *store, struct object *object, 
 	atomic_fetch_add(&store->blocks_available, (int64_t)blocks);
 }
 
-/* Blocks of a retired drive do not count as available; reviving it adds what is free then. */
+/* Free an extent. Blocks of a retired drive do not count as available until it is revived. */
 void spw_store__extent_give(struct spw_store *store, uint32_t index,
 			    const struct spw_extent *extent)
 {

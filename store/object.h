@@ -14,23 +14,23 @@
 #include "store/open_store.h"
 
 #define PIECE_NONE  UINT32_MAX
-#define HANDLE_HOLE 0 /* not placed, and will not be */
+#define HANDLE_HOLE 0 /* not placed, and never will be */
 
 /*
- * A chunk, or a part of one that was split, in one extent. A store may have millions, so a piece
- * has 28 bytes, besides the 32 of the allocator, which knows the extent.
+ * A chunk, or a part of a split chunk, in one extent. A store may have millions of pieces, so a
+ * piece has only 28 bytes; the allocator has 32 more for the extent.
  */
 struct piece {
-	/* XXH3-64 of the len_bytes; apart from them, so it detects stale and misdirected blocks */
+	/* XXH3-64 of the bytes; not stored with them, so it detects stale and misdirected blocks */
 	uint64_t checksum;
 	uint64_t object_offset : 56; /* bytes */
 	uint64_t drive : 8;          /* DRIVE_NONE: not placed */
 	union {
-		uint32_t handle;        /* placed: of the drive's allocator; or HANDLE_HOLE */
-		uint32_t next_unplaced; /* to be placed: list of the put */
+		uint32_t handle;        /* of the drive's allocator, if placed; or HANDLE_HOLE */
+		uint32_t next_unplaced; /* in the put's list of pieces to be placed */
 	};
 	uint32_t len_bytes;
-	uint32_t next; /* of the object, in order of offset; or of the free list */
+	uint32_t next; /* next piece of the object, by offset; or in the free list */
 } __attribute__((packed, aligned(4)));
 
 _Static_assert(sizeof(struct piece) == 28, "pieces are many");
@@ -43,7 +43,7 @@ static inline bool spw_store__piece_is_placed(const struct piece *piece)
 	return piece->drive != DRIVE_NONE;
 }
 
-/* It has to be placed, for the first time or again. */
+/* Does the piece have to be placed, for the first time or again? */
 static inline bool spw_store__piece_is_wanting(const struct piece *piece)
 {
 	return !spw_store__piece_is_placed(piece) && piece->handle != HANDLE_HOLE;
@@ -55,17 +55,17 @@ struct object {
 	_Atomic uint64_t state;
 	uint64_t len_bytes;
 	uint64_t reserved_blocks;
-	/* until it ends, and the bytes are in the caller's memory; then NULL */
+	/* the put until it ends, while the bytes are in the caller's memory; then NULL */
 	_Atomic(struct spw_request *) put;
-	/* the worker's; once @put is NULL others with a reference may read them */
+	/* owned by the worker; once put is NULL, other threads with a reference may read them */
 	uint32_t piece_first, piece_last;
-	int error;      /* of its put */
+	int error;      /* result of its put */
 	uint8_t copies; /* 1; 2: mirrored */
 };
 
 /*
- * @blocks: of all its replicas; they are reserved. It has two references, the second for the put or
- * the commit that creates it. Return: 0; -ENOSPC; -ENOBUFS.
+ * Create an object, and reserve @blocks for all replicas. It has two references, the second for the
+ * put or commit that creates it. Return: 0; -ENOSPC; -ENOBUFS.
  */
 int spw_store__object_create(struct spw_store *store, uint64_t len, unsigned copies,
 			     uint64_t blocks, spw_object *id);
@@ -79,19 +79,19 @@ void spw_store__piece_unplace(struct spw_store *store, struct piece *piece);
 void spw_store__extent_give(struct spw_store *store, uint32_t drive,
 			    const struct spw_extent *extent);
 struct spw_extent spw_store__piece_extent(const struct spw_store *store, const struct piece *piece);
-/* @piece: if mirrored the first of a pair, linked to the second already. */
+/* Append a piece; if mirrored, the first of a pair, which is linked to the second. */
 void spw_store__piece_append(struct spw_store *store, struct object *object, uint32_t piece);
-/* The chunk will have one copy: release what was reserved for the second. */
+/* Mark a second piece as missing, and release its reserved blocks: the chunk has only one copy. */
 void spw_store__piece_make_hole(struct spw_store *store, struct object *object,
 				struct piece *piece);
 
-/* Without rounding up, which might overflow. */
+/* Number of blocks for a length; without rounding up the length, which might overflow. */
 static inline uint64_t spw_store__blocks_of(const struct spw_store *store, uint64_t len_bytes)
 {
 	return len_bytes / store->block_bytes + (len_bytes % store->block_bytes != 0);
 }
 
-/* The next chunk of the object: past both pieces of a pair. */
+/* The first piece of the next chunk of the object: skips both pieces of a pair. */
 static inline uint32_t spw_store__run_next(const struct spw_store *store,
 					   const struct object *object, uint32_t run)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/partition.c - become the owner of a partition: status page, locks, claims */
+/* store/partition.c - spw_store__partition_take(): own a partition: status page, locks, claims */
 #include "store/partition.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include "store/open_store.h"
 #include "util/util.h"
 
-/* @locked: by a process that no status page names. Return: 0; -EBUSY; -errno. */
+/* *locked: it is locked by a process without a status page. Return: 0; -EBUSY; -errno. */
 static int lock_partition(struct spw_store *store, uint32_t partition, bool *locked)
 {
 	char words[256];
@@ -38,8 +38,9 @@ static int lock_partition(struct spw_store *store, uint32_t partition, bool *loc
 }
 
 /*
- * A process that was killed releases its locks when its last write completes. Which process holds
- * them cannot be found out: others that wait here have the drives open too, and publish no page.
+ * Wait for the locks of a killed process, which are released when its last write completes. Which
+ * process holds them is unknown: others that wait here have the drives open too, without a status
+ * page.
  */
 static int await_partition(struct spw_store *store, uint32_t partition)
 {
@@ -77,7 +78,7 @@ static int lock_any(struct spw_store *store, uint32_t count)
 		if (locked && first_locked == count)
 			first_locked = i;
 	}
-	/* None is free, but the lock of a process that is gone will be released. */
+	/* No partition is free, but the lock of a killed process will be released. */
 	if (rc == -EBUSY && first_locked < count)
 		rc = await_partition(store, first_locked);
 	if (rc == -EBUSY)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* store/partition.h - become the owner of a partition */
+/* store/partition.h - own a partition: status page, locks, claims */
 #ifndef SPW_STORE_PARTITION_H
 #define SPW_STORE_PARTITION_H
 
 struct spw_store;
 
 /*
- * Own the partition, until spw_store__publish_close() and
+ * Become the owner of the partition, until spw_store__publish_close() and
  * spw_drives__assembly_close(). Return: 0; -EBUSY; -EINVAL.
  */
 int spw_store__partition_take(struct spw_store *store);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/pressure.c - bytes requested and not completed, and how long further bytes would take
+ * store/pressure.c - spw_store_pressure(): bytes in flight, and how long further bytes would take
  *
  * A request counts from its submission until it ends, in the class that it was submitted with, even
  * if it is raised later.

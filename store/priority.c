@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/priority.c - what a drive serves next: the highest priority, without starving others */
+/* store/priority.c - choose what a drive serves next, without starving low priorities */
 #include "store/priority.h"
 
 #include "store/open_store.h"

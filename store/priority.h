@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/priority.h - what a drive serves next: the highest priority, without starving others */
+/* store/priority.h - choose what a drive serves next, without starving low priorities */
 #ifndef SPW_STORE_PRIORITY_H
 #define SPW_STORE_PRIORITY_H
 
@@ -20,8 +20,8 @@ enum priority {
 };
 
 /*
- * The highest priority that waits, unless a lower one was overtaken BYPASSES_MAX times. @lowest:
- * lower ones cannot be served now. Return: PRIORITIES: nothing waits.
+ * Choose the highest waiting priority, unless a lower one was overtaken BYPASSES_MAX times.
+ * @lowest: the lowest priority that can be served now. Return: PRIORITIES: nothing waits.
  */
 int spw_store__priority_choose(const struct spw_store *store, const struct store_drive *drive,
 			       int lowest);

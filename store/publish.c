@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/publish.c - the store's own status page: which process has it open, and its counters */
+/* store/publish.c - publish the store's process and counters on its status page */
 #include "store/publish.h"
 
 #include <errno.h>
@@ -25,7 +25,7 @@ static int map_page(struct spw_store *store)
 
 	if (memory == MAP_FAILED)
 		return -errno;
-	/* A mapping keeps the page's lock as its descriptor does (PAGE-1). */
+	/* No child may inherit the mapping, which keeps the page's lock (PAGE-1). */
 	if (madvise(memory, sizeof(*store->page), MADV_DONTFORK)) {
 		int rc = -errno;
 
@@ -62,7 +62,7 @@ int spw_store__publish_open(struct spw_store *store)
 	store->page->size = sizeof(*store->page);
 	store->page->opened_ns = spw_clock_ns();
 	spw_store__publish(store, true);
-	/* Last: without it readers ignore the page. */
+	/* Set the magic number last: without it readers ignore the page. */
 	store->page->magic = SPW_PAGE_MAGIC;
 	return 0;
 }
@@ -106,7 +106,7 @@ void spw_store__publish(struct spw_store *store, bool now)
 	for (uint32_t i = 0; i < store->drive_count; i++)
 		spw_store__latency_refresh(&store->drives[i]);
 	atomic_fetch_add_explicit(&page->sequence, 1, memory_order_relaxed);
-	/* Odd while the page changes. Not atomic_thread_fence(), which TSan does not support. */
+	/* The sequence is odd while the page changes. TSan lacks atomic_thread_fence(). */
 	__sync_synchronize();
 	page->refreshed_ns = now_ns;
 	spw_store_stats(store, &page->status.store, sizeof(page->status.store));
@@ -117,7 +117,7 @@ void spw_store__publish(struct spw_store *store, bool now)
 	atomic_fetch_add_explicit(&page->sequence, 1, memory_order_release);
 }
 
-/* Any thread: it reads the pages of other processes, by name. */
+/* May be called from any thread, because it only reads the pages of other processes. */
 void spw_store_ranks(struct spw_store *store, uint64_t age_max_ns,
 		     void (*see)(void *context, const struct spw_cache_stats *steps), void *context)
 {

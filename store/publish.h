@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/publish.h - the store's own status page */
+/* store/publish.h - publish the store's process and counters on its status page */
 #ifndef SPW_STORE_PUBLISH_H
 #define SPW_STORE_PUBLISH_H
 
@@ -10,7 +10,7 @@ struct spw_store;
 
 int spw_store__publish_open(struct spw_store *store);
 void spw_store__publish_close(struct spw_store *store);
-/* @now: even if it was published a moment ago, and nothing has changed. */
+/* Refresh the page. @now: even if it was refreshed a moment ago, and nothing has changed. */
 void spw_store__publish(struct spw_store *store, bool now);
 /* How long the worker may sleep; negative: no limit, since nothing has changed. */
 int64_t spw_store__publish_timeout_ns(const struct spw_store *store);

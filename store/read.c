@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/read.c - gets: pieces wait in the lists of their drives, are read and verified
+ * store/read.c - gets: queue pieces by drive, read and verify them, switch replicas
  *
- * Large pieces are verified by the checksum pool, after the drive got its next request, so that no
- * drive waits for a checksum (store/checksum_pool.h).
+ * Large pieces are verified by the checksum pool, after the drive has its next request, so that
+ * drives do not wait for checksums (store/checksum_pool.h).
  *
  * Each chunk of a mirrored object is read from the drive that will probably deliver it first,
  * chosen when the worker receives the get. Urgent reads prefer a local drive, since a network may
@@ -75,7 +75,7 @@ void spw_store__read_raise(struct spw_request *request)
 {
 	int cls = atomic_load(&request->cls);
 
-	/* What has been issued cannot be made faster. */
+	/* Parts that were issued cannot be accelerated. */
 	if (!request->linked || cls >= (int)request->linked_class)
 		return;
 	unlink_all(request);
@@ -84,7 +84,7 @@ void spw_store__read_raise(struct spw_request *request)
 
 void spw_store__read_end_if_done(struct spw_request *request)
 {
-	/* Pieces not issued yet will not be. */
+	/* After an error, do not issue the remaining pieces. */
 	if (request->first_error) {
 		unlink_all(request);
 		request->reads_left = 0;
@@ -103,14 +103,14 @@ static bool overlaps(const struct spw_request *request, const struct piece *piec
 
 /* ---- Choosing a replica ---- */
 
-#define CHOICES 64u /* bits of second_copies */
+#define CHOICES 64u /* number of bits of second_copies */
 
 static unsigned choice_of(const struct spw_store *store, uint32_t run)
 {
 	return (unsigned)(store->pieces[run].object_offset / store->chunk_bytes % CHOICES);
 }
 
-/* The replica of this chunk that the request reads. */
+/* The replica of a chunk that was chosen for the request. */
 static uint32_t chosen_copy(const struct spw_request *request, uint32_t run)
 {
 	const struct spw_store *store = request->store;
@@ -127,7 +127,7 @@ static uint32_t chosen_copy(const struct spw_request *request, uint32_t run)
 
 #define FAR_AWAY (UINT64_C(1) << 62) /* longer than any local drive takes */
 
-/* Time until another chunk is read, in sixteenths of what one takes on the fastest drive. */
+/* Estimated time to read another chunk, in sixteenths of the fastest drive's time for a chunk. */
 static uint64_t wait_at(const struct spw_store *store, uint32_t drive, uint64_t given,
 			uint64_t fastest, bool is_urgent)
 {
@@ -137,7 +137,7 @@ static uint64_t wait_at(const struct spw_store *store, uint32_t drive, uint64_t 
 		&store->drives[drive].dir[SPW_READ].rate.bytes_per_second, memory_order_relaxed);
 	uint64_t ones = store->drives[drive].in_flight + given + 1;
 
-	/* A drive that rests serves reads; one that failed is read only if it has the only copy. */
+	/* A resting drive serves reads; a failed drive is read only if it has the only copy. */
 	if (retired && !spw_store__drive_rests(retired))
 		return UINT64_MAX;
 	return way + (rate > 0 && rate < fastest ? 16 * ones * fastest / rate : 16 * ones);
@@ -172,7 +172,7 @@ static void choose_copies(struct spw_request *request)
 	}
 }
 
-/* The object's put has not ended, so its bytes are still in the caller's memory. */
+/* Serve a get while the object's put has not ended, so that its bytes are still in memory. */
 static void get_from_memory(struct spw_request *request)
 {
 	const struct spw_request *put = request->object->put;
@@ -247,7 +247,7 @@ static void advance(struct spw_request *request, uint32_t drive)
 	while (store->pieces[chosen_copy(request, read->piece)].drive != drive);
 }
 
-/* Does the request cover all of the piece, in memory that the drive can use? Else it is copied. */
+/* Does the request cover all of the piece, in memory that the drive can use directly? */
 static bool fits_directly(struct transfer *transfer, const struct piece *piece)
 {
 	const struct spw_request *request = transfer->request;
@@ -296,7 +296,7 @@ bool spw_store__read_next(struct spw_store *store, uint32_t drive, enum spw_clas
 
 /* ---- Completing ---- */
 
-/* STORE-4 */
+/* Bounce buffers in flight are limited by drive (STORE-4). */
 static bool may_issue(const struct transfer *transfer, uint32_t drive)
 {
 	return !transfer->bounce || spw_store__bounce_allowed(transfer->store, drive);
@@ -312,14 +312,14 @@ static void issue_again(struct transfer *transfer)
 		spw_store__transfer_issue(transfer, SPW_READ, read_done);
 		return;
 	}
-	/* The other drive's slots are in use, or its own went to another transfer meanwhile. */
+	/* No slot: the other drive's are in use, or its own slot was taken by another transfer. */
 	transfer->next = drive->retries;
 	drive->retries = transfer;
 	transfer->request->in_flight++;
 	store->reads_waiting++;
 }
 
-/* Once: the fault may be of the transfer, not of what is stored. */
+/* Retry once: the transfer may be at fault, not the stored bytes. */
 static bool retry(struct transfer *transfer)
 {
 	if (transfer->retried || transfer->timed_out)
@@ -329,7 +329,7 @@ static bool retry(struct transfer *transfer)
 	return true;
 }
 
-/* Return: the piece with the same bytes, of a mirrored object; PIECE_NONE: a hole. */
+/* Return: the other piece of the pair, with the same bytes; PIECE_NONE: a hole. */
 static uint32_t other_copy(const struct spw_store *store, const struct object *object,
 			   uint32_t piece)
 {
@@ -341,7 +341,7 @@ static uint32_t other_copy(const struct spw_store *store, const struct object *o
 	return store->pieces[other].drive == DRIVE_NONE ? PIECE_NONE : other;
 }
 
-/* @words: why this replica cannot be used */
+/* Read the other replica. @words: why this one cannot be used. */
 static bool switch_copy(struct transfer *transfer, const char *words)
 {
 	struct spw_store *store = transfer->store;
@@ -446,7 +446,7 @@ static void read_failed(struct transfer *transfer)
 	struct spw_io *io = &transfer->io;
 
 	count_add(&drive->dir[SPW_READ].errors, 1);
-	/* It is gone: do not wait for writes to find that out. */
+	/* The drive was removed: retire it now, not after a failed write. */
 	if (io->res == -ENODEV)
 		spw_store__drive_retire(store, piece->drive, -ENODEV);
 	if (transfer->timed_out && io->res == -ECANCELED)

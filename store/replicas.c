@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/replicas.c - the pieces of a mirrored object: two for each chunk */
+/* store/replicas.c - pairs of pieces of a mirrored object */
 #include "store/replicas.h"
 
 #include "store/object.h"

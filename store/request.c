@@ -35,7 +35,8 @@ struct spw_request *spw_store__request_take(struct spw_store *store, enum reques
 		return NULL;
 	}
 	request = &store->requests[slot];
-	SPW_ASSERT(request->in_flight == 0 && !request->linked); /* of the one before: STORE-1 */
+	/* the slot's last request has ended (STORE-1) */
+	SPW_ASSERT(request->in_flight == 0 && !request->linked);
 	SPW_ASSERT(!object == (kind != REQUEST_PUT && kind != REQUEST_GET));
 	request->message.kind = MESSAGE_SUBMIT;
 	request->kind = kind;
@@ -110,7 +111,7 @@ static void count_end(struct spw_request *request, int res)
 		count_add(&count->cancelled, 1);
 }
 
-/* For spw_request_wait_any() and the eventfd. The request itself may be reused by now. */
+/* Wake spw_request_wait_any(), signal the eventfd. The request itself may have been reused. */
 static void notify_waiters_of_any(struct spw_store *store)
 {
 	uint64_t one = 1;
@@ -119,13 +120,13 @@ static void notify_waiters_of_any(struct spw_store *store)
 	atomic_fetch_add(&store->ended_sequence, 1);
 	if (atomic_load(&store->any_waiters) > 0)
 		futex_wake_all(&store->ended_sequence);
-	/* Fails only when the counter is full, and then it is readable anyway. */
+	/* EAGAIN: the counter is full, so the descriptor is readable anyway. */
 	if (fd >= 0 && write(fd, &one, sizeof(one)) < 0 && errno != EAGAIN)
 		spw_log(&store->opts.log, SPW_LOG_ERROR,
 			"cannot signal the store's eventfd: errno %d", errno);
 }
 
-/* STORE-1 */
+/* End a request, once, with nothing in flight (STORE-1). */
 void spw_store__request_end(struct spw_request *request)
 {
 	struct spw_store *store = request->store;
@@ -159,11 +160,11 @@ void spw_store__request_end(struct spw_request *request)
 		if (res)
 			(void)spw_error(res, "%s", request->error);
 		request->notify.done(request->notify.context, res);
-		/* Not earlier: the caller may cancel the request until done has been called. */
+		/* Only now: the caller may cancel the request until done has returned. */
 		spw_store__request_give(request);
 		return;
 	}
-	/* Release: the waiter sees bytes and result. It may reuse the request right after. */
+	/* Release: the waiter must see bytes and result. It may reuse the request immediately. */
 	if (atomic_exchange_explicit(&request->ended, ENDED, memory_order_acq_rel) ==
 	    ENDED_WAITED_FOR)
 		futex_wake_all(&request->ended);

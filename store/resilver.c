@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/resilver.c - restore the second copies of what is committed
+ * store/resilver.c - spw_store_resilver(): create missing second copies of committed objects
  *
- * Each object with a chunk that has one copy is read, verified, and put again, mirrored. Then the
- * commit is repeated under its number with the new objects (DURABLE-4: the later of the two
- * counts). A crash at any point leaves one of the two commits, complete; both have the same bytes.
+ * Each object with a chunk that has only one copy is read, verified, and put again, mirrored. Then
+ * the commit is repeated under its number with the new objects; the later of the two is valid
+ * (DURABLE-4). A crash at any point leaves one of the two commits, complete; both have the same
+ * bytes.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -27,7 +28,7 @@ struct resilver {
 	uint64_t done_bytes, all_bytes;
 };
 
-/* Has a chunk of it only one copy? */
+/* Has an object a chunk with only one copy? */
 static bool is_single(const struct spw_store *store, const struct object *object)
 {
 	if (object->copies == 1)
@@ -44,7 +45,7 @@ static int wait_for(int rc, struct spw_request *request)
 	return rc ? rc : spw_request_wait(request);
 }
 
-/* @object: set to a new one with the same bytes. Return: 0; -ENOSPC: no space for two copies. */
+/* Copy an object to a new, mirrored one. Return: 0; -ENOSPC: no space for two copies. */
 static int copy_twice(struct spw_store *store, spw_object from, uint64_t len_bytes,
 		      spw_object *object)
 {
@@ -95,7 +96,7 @@ static int renew(struct resilver *resilver, uint32_t index)
 	return 0;
 }
 
-/* With the same record and number, and the new objects. */
+/* Commit the new objects with the same record and number. */
 static int commit_again(struct resilver *resilver)
 {
 	struct spw_store *store = resilver->store;
@@ -115,7 +116,7 @@ static int commit_again(struct resilver *resilver)
 	return rc;
 }
 
-/* After the commit the old objects are freed; if it failed, the new ones. */
+/* Free the old objects after a successful commit, else the new ones. */
 static void free_replaced(struct resilver *resilver, bool committed)
 {
 	struct spw_commits *commits = resilver->store->commits;
@@ -144,7 +145,7 @@ static int run(struct resilver *resilver)
 	for (uint32_t i = 0; rc == 0 && i < set->count; i++)
 		if (is_single(store, set->objects[i]))
 			rc = renew(resilver, i);
-	/* Keep what has two copies by now, even if the rest failed. */
+	/* Commit the objects copied so far, even if the rest failed. */
 	(void)snprintf(words, sizeof(words), "%s", spw_last_error());
 	if (rc && resilver->renewed == 0)
 		return rc;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/restore.c - restore the objects of a commit when its partition is opened
+ * store/restore.c - spw_store__restore(): restore the objects of a commit when its partition is
+ * opened
  *
- * Reads the slots of all drives. The intact block with the highest sequence number counts, whatever
- * drive has it, since a commit is complete before its first block is written. Nothing is written
- * except zeroes over the blocks of commits that are not restored, before their extents are used
- * again.
+ * Reads the slots of all drives. The intact block with the highest sequence number is valid, on any
+ * drive, because a commit is complete before its first block is written. The only writes are zeroes
+ * over the blocks of commits that are not restored, before their extents are used again.
  *
- * If drives are missing, replicas on them become holes. An object with no replica elsewhere is
- * lost, and then the store can only be opened read only.
+ * If drives are missing, replicas on them become holes. An object without a replica on another
+ * drive is lost, and then the store can only be opened read-only.
  */
 #include "store/restore.h"
 
@@ -29,7 +29,7 @@
 #include "util/checksum.h"
 #include "util/util.h"
 
-/* ---- Which to restore ---- */
+/* ---- Which commit to restore ---- */
 
 static int no_such_error(const struct spw_store *store, const struct spw_commits_found *found)
 {
@@ -47,13 +47,13 @@ static int no_such_error(const struct spw_store *store, const struct spw_commits
 				 : "");
 }
 
-/* @slot: set; -1: none. */
+/* Choose the commit to restore. *slot: -1: none. */
 static int choose(const struct spw_store *store, const struct spw_commits_found *found, int *slot)
 {
 	uint64_t wanted = store->opts.commit_number;
 	int last = spw_drives__commits_newest(found);
 
-	/* A number decides between the two, unless both have it. */
+	/* Drives differ in the newest commit: a number selects one, unless both have it. */
 	if (found->forked && wanted != SPW_COMMIT_NONE &&
 	    (wanted == SPW_COMMIT_NEWEST || found->forked_number == wanted))
 		return spw_drives__commits_forked_error(&store->assembly, found);
@@ -69,12 +69,13 @@ static int choose(const struct spw_store *store, const struct spw_commits_found 
 }
 
 /*
- * With drives missing: commits on them, which cannot be seen now, must never have a higher sequence
- * number than what is committed from now on, even if all visible commits are discarded first.
+ * Skipped sequence numbers when drives are missing: commits on those drives, which are not visible
+ * now, must never have a higher sequence number than later commits, even if all visible commits are
+ * discarded.
  */
 #define ABSENCE (UINT64_C(1) << 32)
 
-/* Return: 0; -ENXIO: there is no commit that could be complete without them. */
+/* Skip numbers. Return: 0; -ENXIO: no commit could be complete without the missing drives. */
 static int look_beyond_missing(const struct spw_store *store, int slot)
 {
 	struct spw_commits *commits = store->commits;
@@ -85,7 +86,7 @@ static int look_beyond_missing(const struct spw_store *store, int slot)
 	return 0;
 }
 
-/* The older one first: until the newer is zeroed, it is found and its extents are intact. */
+/* Discard other commits, the older first: a crash in between leaves the newer one intact. */
 static int give_up_others(struct spw_store *store, const struct spw_commits_found *found,
 			  int chosen)
 {
@@ -93,7 +94,7 @@ static int give_up_others(struct spw_store *store, const struct spw_commits_foun
 
 	if (last < 0)
 		return 0;
-	/* A replaced one that is not kept is never chosen, unless the newest is discarded. */
+	/* A replaced commit that was not kept would be found only if the newest is discarded. */
 	if (chosen != 1 - last && found->there[1 - last] &&
 	    (chosen < 0 || spw_drives__commits_is_previous(found, 1 - last)))
 		rc = spw_store__commit_give_up(store, (uint32_t)(1 - last));
@@ -113,7 +114,7 @@ static int damaged_error(const struct spw_store *store, const struct spw_commit 
 			 (unsigned long long)commit->number, store->partition, why);
 }
 
-/* Return: an index in store->drives; DRIVE_NONE: on a missing drive, or a hole. */
+/* Return: a piece's index in store->drives; DRIVE_NONE: on a missing drive, or a hole. */
 static uint8_t position_of(const struct spw_store *store, const struct spw_commit_piece *piece)
 {
 	return piece->drive == SPW_COMMIT_NO_DRIVE ? DRIVE_NONE
@@ -151,7 +152,7 @@ static int read_piece(const struct spw_store *store, const struct spw_commit *co
 	return rc;
 }
 
-/* From either replica. */
+/* Read a run of the manifest from either replica. */
 static int read_run(const struct spw_store *store, const struct spw_commit *commit,
 		    const struct spw_commit_piece *pieces, uint8_t *to)
 {
@@ -192,7 +193,7 @@ static int read_manifest(const struct spw_store *store, const struct spw_commit 
 	return rc ? damaged_error(store, commit, why) : 0;
 }
 
-/* A new piece, and the extent that it had. */
+/* A new piece, and its committed location. */
 struct placing {
 	const struct spw_commit_piece *at;
 	uint32_t piece;
@@ -217,7 +218,7 @@ static uint64_t blocks_there(const struct spw_store *store, const struct spw_com
 	return blocks;
 }
 
-/* To be placed, if its drive is there; else a hole. */
+/* Note a piece to be placed; if its drive is missing, make it a hole. */
 static void note_placing(const struct spw_store *store, struct restoring *restoring,
 			 const struct spw_commit_piece *at, uint32_t index)
 {
@@ -229,8 +230,8 @@ static void note_placing(const struct spw_store *store, struct restoring *restor
 }
 
 /*
- * The pieces of one chunk, one for each replica. If the drive of the first is missing, the second
- * takes its place (STORE-7). Return: 0; -ENOBUFS.
+ * Make the pieces of a chunk, one for each replica. If the drive of the first is missing, the
+ * second piece becomes the first (STORE-7). Return: 0; -ENOBUFS.
  */
 static int make_run(struct spw_store *store, struct restoring *restoring, struct object *object,
 		    const struct spw_commit_piece *pieces, uint64_t offset_bytes)
@@ -265,7 +266,9 @@ static int make_run(struct spw_store *store, struct restoring *restoring, struct
 	return 0;
 }
 
-/* Its pieces are not placed yet. Return: 0; -ENOBUFS; -ENOSPC: longer than the whole store. */
+/*
+ * Make an object without placing its pieces. Return: 0; -ENOBUFS; -ENOSPC: longer than the store.
+ */
 static int make_object(struct spw_store *store, struct restoring *restoring, uint64_t len_bytes,
 		       const struct spw_commit_piece *pieces, uint32_t count, bool mirrored,
 		       spw_object *id)
@@ -297,7 +300,7 @@ static int by_place(const void *a, const void *b)
 	return (left->start_block > right->start_block) - (left->start_block < right->start_block);
 }
 
-/* By address, which the allocators do in constant time for each. */
+/* Allocate all pieces in order of address, which takes constant time for each. */
 static int place_all(struct spw_store *store, const struct spw_commit *commit,
 		     struct placing *placings, uint64_t count)
 {
@@ -349,7 +352,7 @@ static int make_objects(struct spw_store *store, struct restoring *restoring,
 		  : place_all(store, &set->block, restoring->placings, restoring->placing_count);
 }
 
-/* Is the set complete without the missing drives? Not asked if the store is read only. */
+/* Is the set complete without the missing drives? Not called if the store is read-only. */
 static int judge_missing(const struct spw_store *store, const struct restoring *restoring,
 			 bool may_lack)
 {
@@ -374,7 +377,7 @@ static int judge_missing(const struct spw_store *store, const struct restoring *
 	return 0;
 }
 
-/* After an error the store is closed, so nothing has to be undone. */
+/* Restore a set. After an error the caller closes the store, so that nothing has to be undone. */
 static int restore_set(struct spw_store *store, const struct spw_commit *commit,
 		       const struct spw_manifest *manifest, bool may_lack)
 {
@@ -390,7 +393,7 @@ static int restore_set(struct spw_store *store, const struct spw_commit *commit,
 	commits->restored_lens = calloc(manifest->object_count + UINT64_C(1), sizeof(uint64_t));
 	if (set && restoring.placings && commits->restored && commits->restored_lens) {
 		set->block = *commit;
-		/* A kept one is discarded, by give_up_others(). */
+		/* The previous commit is not kept any more: give_up_others() discards it. */
 		set->block.has_previous = false;
 		set->record_bytes = manifest->record_bytes;
 		set->count = commits->restored_count = manifest->object_count;
@@ -399,13 +402,13 @@ static int restore_set(struct spw_store *store, const struct spw_commit *commit,
 	free(restoring.placings);
 	if (rc == 0 && store->assembly.missing > 0 && !store->opts.read_only)
 		rc = judge_missing(store, &restoring, may_lack);
-	/* The put's reference. Those of the objects become the commit's; a manifest has none. */
+	/* Drop the manifest's creation reference; those of the objects now belong to the commit. */
 	if (rc == 0)
 		spw_store__object_drop(store, &store->objects[(uint32_t)set->manifest.value], true);
 	return rc;
 }
 
-/* The null backend reads nothing, so the objects would have any bytes. */
+/* Refuse commits with the null backend: it reads nothing, so objects would have undefined bytes. */
 static int refuse_commits(const struct spw_store *store, const struct spw_commits_found *found)
 {
 	for (uint32_t i = 0; i < SPW_COMMIT_SLOTS; i++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/restore.h - the objects of a commit, when its partition is opened */
+/* store/restore.h - restore the objects of a commit when its partition is opened */
 #ifndef SPW_STORE_RESTORE_H
 #define SPW_STORE_RESTORE_H
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/scrub.c - read every replica of all that is committed, and repair bad ones
+ * store/scrub.c - spw_store_scrub(): verify every replica of all committed objects, and repair bad
+ * ones
  *
- * A bad replica is overwritten in place with the bytes of the good one. If that is interrupted it
- * is still bad, and the good one has not been touched. The commit does not change.
+ * A bad replica is overwritten in place with the bytes of the good one. If that is interrupted, it
+ * is still bad, and the good replica is unchanged. The commit does not change.
  *
- *   SCRUB-1  The bytes written to a replica have the checksum that the commit names.
+ *   SCRUB-1  The bytes written to a replica have the checksum in the commit.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -22,9 +23,9 @@
 #include "util/parallel.h"
 #include "util/util.h"
 
-#define LOGGED_MAX 8u /* bad replicas of a drive; all are counted */
+#define LOGGED_MAX 8u /* bad replicas logged for each drive; all are counted */
 
-/* A placed piece, and its other replica; PIECE_NONE: there is none. */
+/* A placed piece, and its other replica, or PIECE_NONE. */
 struct copy {
 	uint32_t piece, other;
 };
@@ -32,15 +33,15 @@ struct copy {
 struct scrub {
 	struct spw_store *store;
 	struct spw_scrub *found;
-	struct copy *copies[SPW_DRIVES_MAX]; /* of each drive */
+	struct copy *copies[SPW_DRIVES_MAX]; /* by drive */
 	uint64_t counts[SPW_DRIVES_MAX];
-	uint8_t *bad; /* by piece; written by the thread of its drive */
+	uint8_t *bad; /* by piece: it is bad; written by the thread of its drive */
 	bool (*go_on)(void *context, uint64_t done_bytes, uint64_t all_bytes);
 	void *context;
-	pthread_mutex_t lock; /* for go_on, and for what follows */
+	pthread_mutex_t lock; /* serializes go_on; protects what follows */
 	uint64_t done_bytes, all_bytes;
 	bool stopped;
-	int error; /* no memory to read with */
+	int error; /* -ENOMEM: no buffer for reading */
 };
 
 /* ---- One replica ---- */
@@ -51,7 +52,7 @@ static uint64_t offset_of(const struct spw_store *store, const struct piece *pie
 	       spw_store__piece_extent(store, piece).start_block * store->block_bytes;
 }
 
-/* Return: 0: it is good; -EBADMSG; the error of reading it. */
+/* Read and verify a replica. Return: 0 it is good; -EBADMSG; the error of reading it. */
 static int read_copy(const struct spw_store *store, const struct piece *piece, uint8_t *buf)
 {
 	int rc = spw_device_pread(store->drives[piece->drive].device, buf,
@@ -83,7 +84,7 @@ static bool has_stopped(struct scrub *scrub)
 	return stopped;
 }
 
-/* One thread for each drive. */
+/* Verify a drive's replicas; called in one thread for each drive. */
 static void verify_drive(void *context, unsigned index)
 {
 	struct scrub *scrub = context;
@@ -120,7 +121,7 @@ static void verify_drive(void *context, unsigned index)
 
 /* ---- Repair ---- */
 
-/* Return: 0; -errno: it is still bad. */
+/* Overwrite a bad replica. Return: 0; -errno: it is still bad. */
 static int repair(const struct spw_store *store, const struct copy *copy)
 {
 	const struct piece *piece = &store->pieces[copy->piece];
@@ -152,7 +153,7 @@ static void repair_drive(struct scrub *scrub, uint32_t index)
 
 		if (!scrub->bad[copy->piece])
 			continue;
-		/* Two bad replicas are one lost chunk. */
+		/* Count a chunk with two bad replicas once. */
 		if (copy->other == PIECE_NONE || scrub->bad[copy->other]) {
 			scrub->found->runs_lost +=
 				copy->other == PIECE_NONE || copy->other > copy->piece;
@@ -200,7 +201,7 @@ static void add_object(struct scrub *scrub, const struct object *object)
 		add_copy(scrub, run, second);
 		if (second != PIECE_NONE)
 			add_copy(scrub, second, run);
-		/* It was on a missing drive. */
+		/* its only replica was on a missing drive */
 		scrub->found->runs_lost += !scrub->bad && store->pieces[run].drive == DRIVE_NONE;
 	}
 }
@@ -225,7 +226,7 @@ static int by_address(const void *a, const void *b, void *context)
 	return (left > right) - (left < right);
 }
 
-/* Counted first, then listed. */
+/* Count the replicas first, then list them. */
 static int list_copies(struct scrub *scrub, const struct committed *set)
 {
 	struct spw_store *store = scrub->store;

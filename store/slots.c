@@ -45,7 +45,7 @@ uint32_t spw_store__slots_take(struct spw_slots *slots)
 
 		if (slot == SPW_SLOT_NONE)
 			return SPW_SLOT_NONE;
-		/* May be stale; then the tag has changed and the exchange fails. */
+		/* The link may be stale: then the tag has changed, and the exchange fails. */
 		next = atomic_load_explicit(&slots->next[slot], memory_order_relaxed);
 		if (atomic_compare_exchange_weak_explicit(
 			    &slots->head, &head, next_head(head, next), memory_order_acquire,
@@ -58,13 +58,13 @@ uint32_t spw_store__slots_take(struct spw_slots *slots)
 
 bool spw_store__slots_watch(struct spw_slots *slots, uint32_t *given)
 {
-	/* In this order: a thread that gives one after the look at the head sees the mark. */
+	/* Order: a thread that returns a slot after we have read the head sees the mark. */
 	*given = atomic_load(&slots->given);
 	(void)atomic_fetch_or(&slots->taken, SPW_SLOTS_WATCHED);
 	return (uint32_t)atomic_load(&slots->head) != SPW_SLOT_NONE;
 }
 
-/* All that wait look again, and say again that they do. */
+/* Wake all watchers, which check again, and mark again if they have to wait. */
 SPW_COLD static void wake_watchers(struct spw_slots *slots)
 {
 	(void)atomic_fetch_and(&slots->taken, ~SPW_SLOTS_WATCHED);
@@ -79,7 +79,7 @@ void spw_store__slots_give(struct spw_slots *slots, uint32_t slot)
 
 	do
 		atomic_store_explicit(&slots->next[slot], (uint32_t)head, memory_order_relaxed);
-	/* Release: the next owner of the slot sees what the last one wrote to it. */
+	/* Release: the slot's next owner must see what the last owner wrote to it. */
 	while (!atomic_compare_exchange_weak_explicit(&slots->head, &head, next_head(head, slot),
 						      memory_order_release, memory_order_relaxed));
 	taken = atomic_fetch_sub_explicit(&slots->taken, 1, memory_order_acq_rel);

@@ -18,20 +18,21 @@
 struct spw_slots {
 	_Atomic uint64_t head; /* tag << 32 | slot */
 	_Atomic uint32_t *next;
-	_Atomic uint32_t taken; /* and SPW_SLOTS_WATCHED: a thread waits for one that is given */
-	_Atomic uint32_t given; /* futex: changes when one is given that was waited for */
+	/* count of slots; plus SPW_SLOTS_WATCHED while a thread waits for a free slot */
+	_Atomic uint32_t taken;
+	_Atomic uint32_t given; /* futex: changes when a slot is returned while threads wait */
 };
 
-/* Slots 0 .. count - 1 are free, the lowest on top. Return: 0; -ENOMEM. */
+/* Create a stack of slots 0 to @count - 1, the lowest on top. Return: 0; -ENOMEM. */
 int spw_store__slots_open(struct spw_slots *slots, uint32_t count);
 void spw_store__slots_close(struct spw_slots *slots);
 
-/* Return: a slot, or SPW_SLOT_NONE. */
+/* Take a slot. Return: the slot, or SPW_SLOT_NONE. */
 uint32_t spw_store__slots_take(struct spw_slots *slots);
 void spw_store__slots_give(struct spw_slots *slots, uint32_t slot);
 /*
- * Whether a slot is free. If none is, slots->given is no longer @given once one has been, and who
- * waits for that is woken.
+ * Is a slot free? If not, wait with the futex slots->given for another value than *given: it
+ * changes, and waiters are woken, when a slot is returned.
  */
 bool spw_store__slots_watch(struct spw_slots *slots, uint32_t *given);
 

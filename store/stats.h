@@ -5,9 +5,9 @@
 
 #include <spillway/store.h>
 
-/* What spw_store_publish_steps() was given last; all 0: nothing */
+/* Get the last counters given to spw_store_publish_steps(); all 0: there are none. */
 void spw_store__published_steps(const struct spw_store *store, struct spw_cache_stats *steps);
-/* Return: 0; -EINVAL. */
+/* Check a drive's index. Return: 0; -EINVAL. */
 int spw_store__drive_exists(const struct spw_store *store, unsigned drive);
 
 #endif

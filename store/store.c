@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/store.c - open and close a store; its options and its memory */
+/* store/store.c - spw_store_open(), spw_store_close(): options, memory, order of set-up */
 #include "store/open_store.h"
 
 #include <errno.h>
@@ -28,18 +28,18 @@
 #include "store/worker.h"
 #include "util/util.h"
 
-#define STRIPE_STATIC      1u /* of earlier versions */
-#define TRANSFERS_PER_SLOT 2  /* one in flight; one completed, waiting for its checksum */
-/* Smaller pieces are summed at once, while their bytes are in the cache. */
+#define STRIPE_STATIC      1u /* a stripe of earlier versions */
+#define TRANSFERS_PER_SLOT 2  /* one in flight, one completed and waiting for its checksum */
+/* Checksums of smaller pieces are computed at once, while the bytes are in the cache. */
 #define OVERLAP_BYTES_MIN 65536u
-#define COPY_MEMORY_SHARE 4 /* a quarter of the arena, at most, is for bounce buffers */
+#define COPY_MEMORY_SHARE 4 /* at most a quarter of the arena is for bounce buffers */
 /*
  * Drives that complete a whole queue at once, as virtual disks and throttles do, serve gets up to
  * 6 % faster with 24 than with 16, and no faster with 32. Puts are as fast with 16, since no drive
  * waits for a checksum.
  */
 #define QUEUE_DEPTH      24
-#define SLOTS_PER_URGENT 4 /* for each 4 slots one more, reserved for urgent reads */
+#define SLOTS_PER_URGENT 4 /* one more slot for every 4, reserved for urgent reads */
 
 void spw_store_opts_init(struct spw_store_opts *opts, size_t size)
 {
@@ -79,7 +79,7 @@ static int check_opts(const struct spw_store_opts *opts)
 
 /* ---- Opening, part by part ---- */
 
-/* Lets a child of fork(2), which has no I/O thread, find out that the store is its parent's. */
+/* A mark by which a child of fork(2), without I/O thread, sees that the store is its parent's. */
 static int open_mark(struct spw_store *store)
 {
 	size_t len = (size_t)sysconf(_SC_PAGESIZE);
@@ -123,7 +123,9 @@ static int open_drives(struct spw_store *store)
 	return 0;
 }
 
-/* One for each object's last chunk, and four for each chunk: fragmentation splits them. */
+/*
+ * One piece for each object's last chunk, and four per chunk, because fragmentation splits chunks.
+ */
 static int open_pieces(struct spw_store *store)
 {
 	uint64_t chunks = store->blocks_total * store->block_bytes / store->chunk_bytes;
@@ -174,13 +176,13 @@ static int open_slots(struct spw_store *store)
 		for (uint32_t drive = 0; drive < store->drive_count; drive++)
 			request->drive_reads[drive].request = request;
 	}
-	/* Generations begin with 1, so that no object's id is 0. */
+	/* Generations begin at 1, so that no object's id is 0. */
 	for (uint32_t i = 0; i < opts->objects_max; i++)
 		atomic_init(&store->objects[i].state, UINT64_C(1) << 32);
 	return 0;
 }
 
-/* The arena, and from it a tail block for each transfer and bounce buffers of a chunk each. */
+/* Open the arena; allocate tail blocks for the transfers, and bounce buffers of a chunk each. */
 static int open_memory(struct spw_store *store)
 {
 	uint32_t slots = store->drive_count * store->slots_per_drive;
@@ -192,7 +194,7 @@ static int open_memory(struct spw_store *store)
 	int rc;
 
 	wanted = SPW_MIN(wanted, slots);
-	/* With fewer, drives would wait for each other. */
+	/* At least two per drive, or drives would wait for each other. */
 	wanted = SPW_MAX(wanted, 2 * store->drive_count);
 	least_bytes = wanted * store->chunk_bytes + tails_bytes + SPW_ARENA_GRANULE_BYTES;
 	spw_arena_opts_init(&arena_opts, sizeof(arena_opts));
@@ -213,11 +215,11 @@ static int open_memory(struct spw_store *store)
 	store->bounces = calloc(wanted, sizeof(*store->bounces));
 	if (!store->bounces)
 		return -ENOMEM;
-	/* STORE-4 */
+	/* limit bounce buffers per drive (STORE-4) */
 	store->bounces_total = (uint32_t)wanted;
 	store->bounces_per_drive = (uint32_t)wanted / store->drive_count;
 	SPW_ASSERT(store->bounces_per_drive >= 2);
-	/* The lowest on top, so that memory that is never needed is never touched. */
+	/* The lowest address on top, so that memory that is not needed is never touched. */
 	for (uint64_t i = wanted; i > 0; i--)
 		store->bounces[store->bounces_free++] =
 			(uint8_t *)memory + (i - 1) * store->chunk_bytes;
@@ -260,7 +262,7 @@ static int open_queue(struct spw_store *store)
 	return spw_queue_open(store->assembly.devices, store->drive_count, &opts, &store->queue);
 }
 
-/* The store's own words first: the status page may cut off the end. */
+/* Build the description; the store's part first, because the status page may truncate the text. */
 static int describe(struct spw_store *store)
 {
 	char node[32] = "", workers[32] = "";

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/submit.c - check requests of callers and push them to the worker */
+/* store/submit.c - spw_store_put(), spw_store_get() etc.: check and push requests */
 #include "store/submit.h"
 
 #include <errno.h>
@@ -15,7 +15,7 @@
 #include "util/probes.h"
 #include "util/util.h"
 
-/* Return: 0; -EPERM; -EROFS. */
+/* May this process write? Return: 0; -EPERM; -EROFS. */
 static int may_write(const struct spw_store *store)
 {
 	if (store->opts.read_only)
@@ -23,7 +23,7 @@ static int may_write(const struct spw_store *store)
 	return spw_store__owned(store);
 }
 
-/* Mirrored if two drives have space, else with one copy, which is better than an error. */
+/* Create an object, mirrored if two drives have space; one copy is better than an error. */
 static int create(struct spw_store *store, uint64_t len, unsigned copies, spw_object *id)
 {
 	uint64_t blocks = spw_store__blocks_of(store, len);
@@ -39,7 +39,7 @@ static int create(struct spw_store *store, uint64_t len, unsigned copies, spw_ob
 	return rc;
 }
 
-/* Return: 0, and how many bytes a caller's vector describes; -EINVAL. */
+/* *len: the number of bytes of a caller's vector. Return: 0; -EINVAL. */
 static int measure(const struct iovec vector[], unsigned count, uint64_t *len)
 {
 	*len = 0;
@@ -54,7 +54,7 @@ static int measure(const struct iovec vector[], unsigned count, uint64_t *len)
 	return 0;
 }
 
-/* A vector of one element is copied, a longer one must stay the caller's until the end. */
+/* Copy a vector of one element; a longer one must stay valid until the request ends. */
 static void set_vector(struct spw_request *request, const struct iovec vector[], unsigned count)
 {
 	request->run = vector[0];
@@ -103,7 +103,7 @@ static int put(struct spw_store *store, const struct iovec vector[], unsigned co
 	return 0;
 }
 
-/* Without const, as an iovec wants it: the worker only reads the bytes of a put. */
+/* Remove const, as an iovec needs: the worker only reads the bytes of a put. */
 static struct iovec run_of(const void *bytes, size_t len)
 {
 	struct iovec run = {.iov_len = len};
@@ -178,7 +178,7 @@ int spw_store_get(struct spw_store *store, spw_object id, uint64_t offset, void 
 	return spw_store_getv(store, id, offset, &run, bytes ? 1 : 0, cls, notify, out);
 }
 
-/* ---- Without an object ---- */
+/* ---- Requests without an object ---- */
 
 static int submit_admin(struct spw_store *store, enum request_kind kind, uint64_t what, void *bytes,
 			uint64_t len, const struct spw_notify *notify, struct spw_request **out)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/submit.h - submit requests that are neither a put nor a get */
+/* store/submit.h - run a request that is neither a put nor a get, and wait for it */
 #ifndef SPW_STORE_SUBMIT_H
 #define SPW_STORE_SUBMIT_H
 
@@ -7,7 +7,7 @@
 
 #include "store/request.h"
 
-/* Return: how it ended. */
+/* Return: the result of the request. */
 int spw_store__admin_run(struct spw_store *store, enum request_kind kind, uint64_t what,
 			 void *bytes, uint64_t len);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/transfer.c - the transfer of a piece to or from a drive; bounce buffers; rates */
+/* store/transfer.c - transfer a piece to or from a drive; bounce buffers; bandwidth and latency */
 #include "store/transfer.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ struct transfer *spw_store__transfer_take(struct spw_store *store)
 {
 	struct transfer *transfer = store->transfer_free;
 
-	/* Nothing is issued while there is none, see schedule_round(). */
+	/* One is free: schedule_round() issues nothing otherwise. */
 	SPW_ASSERT(transfer != NULL);
 	/* it is free (STORE-6) */
 	SPW_ASSERT(!transfer->in_flight && !transfer->posted && !transfer->bounce);
@@ -61,7 +61,7 @@ bool spw_store__bounce_take(struct spw_store *store, struct transfer *transfer)
 		SPW_ASSERT(spw_store__is_busy(store)); /* so one will be freed (STORE-4) */
 		return false;
 	}
-	/* The one used last, whose cache lines and pages are warm. */
+	/* Take the buffer used last, whose cache lines and pages are warm. */
 	transfer->bounce = store->bounces[--store->bounces_free];
 	return true;
 }
@@ -73,7 +73,7 @@ static void rate_begin(struct rate *rate, uint64_t now_ns, uint64_t bytes)
 	rate->bytes_in_flight += bytes;
 }
 
-/* @bytes: transferred, of the @asked ones */
+/* @bytes: how many of the @asked bytes were transferred. */
 static void rate_end(struct rate *rate, uint64_t now_ns, uint64_t bytes, uint64_t asked)
 {
 	uint64_t measured, average;
@@ -96,7 +96,7 @@ static void rate_end(struct rate *rate, uint64_t now_ns, uint64_t bytes, uint64_
 	rate->bytes = 0;
 }
 
-/* Whole blocks are used in place; the last, partly filled block of the object by the tail block. */
+/* Add memory to the vector: whole blocks directly; the object's partial last block by the tail. */
 static bool lay_run(struct transfer *transfer, uint8_t *run, size_t len, bool is_last)
 {
 	const struct spw_store *store = transfer->store;
@@ -192,7 +192,7 @@ void spw_store__transfer_issue(struct transfer *transfer, enum spw_op op,
 				    transfer->vector[0].iov_len))
 		count_add(&store->count.transfers_registered, 1);
 	rc = spw_queue_prepare(store->queue, io);
-	/* Address, offset and length are the store's own choice, aligned and in range. */
+	/* The store chose address, offset and length, so they are aligned and in range. */
 	SPW_ASSERT(rc == 0);
 }
 

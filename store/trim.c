@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/trim.c - discard free blocks */
+/* store/trim.c - spw_store_trim(): discard free blocks */
 #include "store/trim.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include "store/open_store.h"
 #include "store/request.h"
 
-/* Extents worth a discard, and few enough that the worker is not away for long. */
+/* Smallest extent worth a discard, and most extents: the worker is blocked meanwhile. */
 #define TRIM_BLOCKS_MIN  256u
 #define TRIM_EXTENTS_MAX 256u
 
@@ -25,7 +25,7 @@ static int trim_extent(struct spw_store *store, struct store_drive *drive,
 	return rc;
 }
 
-/* The extents are allocated meanwhile, so nothing can be placed on them. */
+/* Discard a drive's largest free extents, which are allocated meanwhile to keep them unused. */
 static int trim_drive(struct spw_store *store, struct store_drive *drive)
 {
 	struct spw_extent extents[TRIM_EXTENTS_MAX];
@@ -36,7 +36,7 @@ static int trim_drive(struct spw_store *store, struct store_drive *drive)
 		if (spw_alloc__get_some(drive->alloc, UINT64_MAX >> 1, &extents[count]))
 			break;
 		count++;
-		/* The largest comes first: what follows is smaller still. */
+		/* The largest comes first, so all further extents are smaller. */
 		if (extents[count - 1].len_blocks < TRIM_BLOCKS_MIN)
 			break;
 		rc = trim_extent(store, drive, &extents[count - 1]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/trim.h - discard free blocks */
+/* store/trim.h - spw_store_trim(): discard free blocks */
 #ifndef SPW_STORE_TRIM_H
 #define SPW_STORE_TRIM_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* store/wait.c - wait for requests, cancel and raise them; drive the worker in inline mode */
+/* store/wait.c - spw_request_wait(), _cancel(), _raise() etc.; runs the worker in inline mode */
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
@@ -17,7 +17,7 @@
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t expected, const struct timespec *timeout)
 {
-	/* The caller checks the condition again, whatever ended the wait. */
+	/* Ignore the result: the caller checks the condition again. */
 	(void)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, expected, timeout, NULL, 0);
 }
 
@@ -31,7 +31,7 @@ int spw_store_poll(struct spw_store *store, bool wait)
 		return spw_error(
 			-EINVAL,
 			"the store has an I/O thread: only a store in inline mode is polled");
-	/* A caller that polls seldom should still find the drives' queues full. */
+	/* Keep the drives' queues full even if the caller polls rarely. */
 	do
 		ended = spw_store__turn(store, wait && spw_store__is_busy(store), -1);
 	while (ended == 0 &&
@@ -56,8 +56,9 @@ static bool has_ended(const struct spw_request *request)
 }
 
 /*
- * Inline mode: an error of the queue does not end requests, since drives may still use their
- * buffers. Return: 0: keep waiting; -EEXIST: another thread polls the store, and ends the request.
+ * Inline mode: log an error of the queue. It does not end requests, since drives may still use
+ * their buffers. Return: 0: keep waiting; -EEXIST: another thread polls the store, and ends the
+ * request.
  */
 static int log_turn(struct spw_store *store, int rc)
 {
@@ -151,7 +152,7 @@ int spw_request_wait_any(struct spw_request *const requests[], unsigned count, i
 	if (spw_store__owned(store))
 		return -EPERM;
 	for (;;) {
-		/* Read first: if a request ends after this, the futex does not wait. */
+		/* Read the counter first: if a request ends after this, the futex does not wait. */
 		uint32_t sequence = atomic_load(&store->ended_sequence);
 		int rc;
 
@@ -166,7 +167,7 @@ int spw_request_wait_any(struct spw_request *const requests[], unsigned count, i
 	}
 }
 
-/* Return: 0: look again; -ETIMEDOUT. */
+/* Wait until a slot is returned. Return: 0: check again; -ETIMEDOUT. */
 static int wait_for_given(struct spw_store *store, uint32_t given, uint64_t deadline_ns)
 {
 	const struct time_left left = time_left_until(deadline_ns);
@@ -207,7 +208,7 @@ int spw_store_eventfd(struct spw_store *store)
 	fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (fd < 0)
 		return spw_error_errno(-errno, "cannot make an eventfd");
-	/* One per store: another thread was faster. */
+	/* There is one per store: another thread has created it meanwhile. */
 	if (!atomic_compare_exchange_strong(&store->eventfd, &none, fd)) {
 		(void)close(fd);
 		return none;
@@ -215,7 +216,7 @@ int spw_store_eventfd(struct spw_store *store)
 	return fd;
 }
 
-/* Harmless for a request that has ended meanwhile, or that another caller has by now. */
+/* Tell the worker that a request was changed. Harmless if it has ended, or was reused meanwhile. */
 static void tell(struct spw_request *request)
 {
 	int received = INBOX_RECEIVED;

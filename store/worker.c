@@ -47,7 +47,7 @@ static void cancel(struct spw_request *request, const char *why)
 		spw_store__read_end_if_done(request);
 }
 
-/* Return: true: it was, and it ends. Other requests than put and get check when they begin. */
+/* End a put or get that was cancelled; other requests check at their begin. Return: was it? */
 static bool was_cancelled(struct spw_request *request)
 {
 	if (request->kind > REQUEST_GET || atomic_load(&request->state) != REQUEST_CANCELLED)
@@ -122,13 +122,13 @@ static void drain_inbox(struct spw_store *store)
 
 /* ---- Scheduling ---- */
 
-/* Masks of drives that are not tried again before a transfer completes. */
+/* Masks of drives that are skipped until a transfer completes. */
 struct lack {
 	uint64_t reads;  /* no bounce buffer for their next read */
-	uint64_t writes; /* the next chunk cannot go there now */
+	uint64_t writes; /* the next chunk cannot be written there now */
 };
 
-/* The lowest priority that the drive may serve now; negative: none. */
+/* The lowest priority that the drive may serve now; negative: no slot is free. */
 static int lowest_priority(const struct spw_store *store, const struct store_drive *drive,
 			   bool writes_lack)
 {
@@ -139,7 +139,7 @@ static int lowest_priority(const struct spw_store *store, const struct store_dri
 	return writes_lack ? PRIORITY_BACKGROUND : PRIORITY_WRITE;
 }
 
-/* A chunk for each drive of @willing, as long as the best drive is one of them (POOL-5). */
+/* Write a chunk to each drive of @willing, while the best drive is one of them (POOL-5). */
 static bool write_to(struct spw_store *store, uint64_t willing)
 {
 	uint64_t left = willing;
@@ -157,7 +157,7 @@ static bool write_to(struct spw_store *store, uint64_t willing)
 	return issued;
 }
 
-/* One read or write for each drive that is ready. Return: whether another round makes sense. */
+/* Issue one read or write for each drive that is ready. Return: whether to try another round. */
 static bool schedule_round(struct spw_store *store, struct lack *lack)
 {
 	uint64_t no_writes = spw_store__pool_has_room(store->pool) ? lack->writes : UINT64_MAX;
@@ -180,7 +180,7 @@ static bool schedule_round(struct spw_store *store, struct lack *lack)
 				lack->reads |= bit;
 			continue;
 		}
-		/* They run out only while pieces wait for checksums, which free one each turn. */
+		/* All are in use only while pieces wait for checksums; each turn frees one. */
 		if (!store->transfer_free)
 			break;
 		priority = spw_store__priority_choose(store, drive, lowest);
@@ -191,7 +191,7 @@ static bool schedule_round(struct spw_store *store, struct lack *lack)
 				lack->reads |= bit;
 				continue;
 			}
-			/* Slots reserved for urgent reads do not count as overtaking. */
+			/* Urgent reads in their reserved slots do not overtake others. */
 			if (lowest > PRIORITY_URGENT)
 				spw_store__priority_served(store, drive, priority);
 			issued = true;
@@ -200,7 +200,7 @@ static bool schedule_round(struct spw_store *store, struct lack *lack)
 	if (willing && store->writes_first && store->transfer_free) {
 		if (write_to(store, willing))
 			return true;
-		/* The reads of these drives go on without it. */
+		/* These drives continue with reads. */
 		lack->writes |= willing;
 		return issued || store->reads_waiting > 0;
 	}
@@ -219,7 +219,7 @@ static void schedule(struct spw_store *store)
 
 /* ---- The loop ---- */
 
-/* Run one posted job, unless helpers have taken all. */
+/* Run one posted job, unless helpers have taken them all. */
 static void move_next(struct spw_store *store)
 {
 	struct transfer *transfer = spw_store__pool_take(&store->pool->worker);
@@ -230,7 +230,9 @@ static void move_next(struct spw_store *store)
 	take_back(transfer);
 }
 
-/* @sleep: until a completion or a message (spw_store__wake()). @timeout_ns: negative: no limit. */
+/*
+ * Reap. @sleep: until a completion or message (spw_store__wake()), or @timeout_ns (< 0: no limit).
+ */
 static int reap(struct spw_store *store, bool sleep, int64_t timeout_ns)
 {
 	unsigned min = 0;
@@ -249,7 +251,7 @@ static int reap(struct spw_store *store, bool sleep, int64_t timeout_ns)
 	return rc;
 }
 
-/* Until the next deadline, publication, or trial of a full drive; negative: no limit. */
+/* Time until the next deadline, publication, or trial of a resting drive; negative: no limit. */
 static int64_t sleep_limit_ns(const struct spw_store *store)
 {
 	const int64_t limits_ns[] = {spw_store__deadline_timeout_ns(store),
@@ -277,7 +279,7 @@ int spw_store__turn(struct spw_store *store, bool wait, int64_t limit_ns)
 	waits = spw_store__pool_waits(store->pool);
 	if (waits) {
 		spw_store__pool_call(store);
-		rc = spw_queue_submit(store->queue); /* so that the drives work meanwhile */
+		rc = spw_queue_submit(store->queue); /* the drives work during the job */
 		if (rc < 0)
 			return rc;
 		move_next(store);
@@ -310,7 +312,9 @@ static void cancel_waiting(struct spw_store *store)
 	}
 }
 
-/* Drives may use the buffers until every transfer has completed, however long that takes. */
+/*
+ * Cancel requests, and wait for all transfers, however long: drives may use the buffers until then.
+ */
 static void wind_down(struct spw_store *store)
 {
 	store->winding_down = true;
@@ -324,7 +328,7 @@ static void wind_down(struct spw_store *store)
 			move_next(store);
 		if (spw_store__is_busy(store))
 			(void)reap(store, true, -1);
-		/* A write that failed puts its request on the list again, to end next round. */
+		/* A failed write puts its request on the list again, to end in the next round. */
 	} while (spw_store__is_busy(store) || store->writes_first || store->reads_waiting ||
 		 atomic_load(&store->inbox));
 	spw_store__pool_stop(store);
@@ -332,7 +336,7 @@ static void wind_down(struct spw_store *store)
 		SPW_ASSERT(store->drives[i].in_flight == 0 && store->drives[i].bounces == 0 &&
 			   store->drives[i].dir[SPW_READ].rate.bytes_in_flight == 0 &&
 			   store->drives[i].dir[SPW_WRITE].rate.bytes_in_flight == 0);
-	/* By the thread that used it: otherwise the kernel releases the devices later. */
+	/* In the thread that used the queue: otherwise the kernel releases devices later. */
 	spw_queue_close(store->queue);
 	store->queue = NULL;
 }
@@ -350,7 +354,7 @@ static void *worker_main(void *argument)
 			spw_log(&store->opts.log, SPW_LOG_ERROR, "the I/O queue failed: %s",
 				spw_last_error());
 	}
-	/* wind_down() closes the queue, by which spw_store__stop() wakes this thread. */
+	/* Wait until spw_store__stop() no longer uses the queue, which wind_down() closes. */
 	while (sem_wait(&store->stop_woken) && errno == EINTR)
 		;
 	wind_down(store);

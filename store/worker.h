@@ -9,8 +9,8 @@
 struct spw_store;
 
 /*
- * Receive, schedule, reap. @wait: sleep until there is work, at most for @limit_ns (negative: no
- * limit). Return: requests that ended; -errno.
+ * One turn of the worker: receive, schedule, reap. @wait: sleep until there is work, at most for
+ * @limit_ns (negative: no limit). Return: number of requests that ended; -errno.
  */
 int spw_store__turn(struct spw_store *store, bool wait, int64_t limit_ns);
 int spw_store__start(struct spw_store *store);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * store/write.c - puts: cut into chunks, each placed when a drive can take it
+ * store/write.c - puts: cut into chunks, choose a drive for each, place, issue, abandon
  *
  * The list of writes has every put with chunks to place, oldest first. If the write of a chunk
  * fails, the drive is retired, the chunk is placed again, and its put goes to the head of the list.
  * The chunks of mirrored objects are placed by store/mirror.c, with functions of this file.
  *
- * Large chunks are summed by the checksum pool. The worker sums at most one between two looks at
- * messages and completions, so a get waits for one checksum, not for those of all chunks that find
- * a slot. A chunk that needs a bounce buffer is copied and summed in one pass, then issued. Any
- * other is issued at once and summed while its drive writes it (store/checksums.c): if the caller
- * changes the memory of a put meanwhile, checksum and bytes differ, which is detected when the
- * object is read or compared.
+ * Checksums of large chunks are computed by the checksum pool. The worker itself computes at most
+ * one between two checks of messages and completions, so that a get waits for one checksum, not for
+ * those of all chunks that have a slot. A chunk that needs a bounce buffer is copied and
+ * checksummed in one pass, then issued. Other chunks are issued at once and checksummed while their
+ * drives write them (store/checksums.c): if the caller changes the memory of a put meanwhile,
+ * checksum and bytes differ, which is detected when the object is read or compared.
  */
 #include "store/write.h"
 
@@ -37,10 +37,10 @@
 #define LEAD_COUNTED_MAX 4u /* half chunks: do not wait for a drive that only seems equal */
 /* A sixth of the queue depth keeps a drive busy: at 10 GB/s 4 chunks are as fast as 24. */
 #define BUSY_PARTS 6u
-/* About a step of training: the next urgent read comes within one, or not soon. */
+/* About a training step: if another urgent read comes soon, then within a step. */
 #define URGENT_AGAIN_NS UINT64_C(1000000000)
 
-/* In the list of writes, before @next; NULL: last. */
+/* Insert into the list of writes, before @next; NULL: at the end. */
 static void link_before(struct spw_request *request, struct spw_request *next)
 {
 	struct spw_store *store = request->store;
@@ -93,7 +93,7 @@ static uint64_t slowness(uint64_t rate, uint64_t fastest)
 }
 
 /*
- * An idle drive that was measured long ago. If puts come one at a time the fastest drives take them
+ * Is the drive idle, and its rate old? If puts come one at a time, the fastest drives take them
  * all, and a drive that was slow once would never be measured again.
  */
 static bool may_have_changed(const struct store_drive *drive)
@@ -111,8 +111,9 @@ static uint64_t lead_half_chunks(const struct spw_store *store, const struct sto
 }
 
 /*
- * How late a drive would probably finish another chunk: its transfers in flight, weighted by how
- * slow it is, so that a slow drive gets no more than its share, even of a short put.
+ * Score: how late a drive would probably finish another chunk. It is the number of transfers in
+ * flight, weighted by slowness, so that a slow drive gets no more than its share, even of a short
+ * put.
  */
 static void score(const struct spw_store *store, struct drive_scores *scores, uint32_t index)
 {
@@ -131,8 +132,8 @@ static uint32_t busy_depth(const struct spw_store *store)
 }
 
 /*
- * An urgent read waits behind the writes in flight on its drive, so a drive gets no more of them
- * than keep it busy. If there was an urgent read lately there will be another, since steps are
+ * Limit of writes in flight per drive. An urgent read waits behind them, so a drive gets only as
+ * many as keep it busy, if there was an urgent read lately: there will be another, since steps are
  * alike.
  */
 static uint64_t write_bytes_max(struct spw_store *store)
@@ -144,8 +145,9 @@ static uint64_t write_bytes_max(struct spw_store *store)
 }
 
 /*
- * Among equally fast drives, one that has had more chunks than the others counts as busier by its
- * lead, up to a limit, and is only kept busy: otherwise chance would decide.
+ * Score all drives. Among equally fast drives, one that got more chunks than the others counts as
+ * busier by its lead, up to a limit, and is only kept busy: otherwise the distribution would be
+ * random.
  */
 void spw_store__write_score_drives(struct spw_store *store, struct drive_scores *scores)
 {
@@ -172,7 +174,7 @@ void spw_store__write_score_drives(struct spw_store *store, struct drive_scores 
 		struct store_drive *drive = &store->drives[i];
 		uint64_t lead = lead_half_chunks(store, drive, least);
 
-		/* Else a slow drive would get all chunks once it is fast again. */
+		/* Otherwise a slow drive would get all chunks once it is fast again. */
 		if (scores->slow[i] > ONE && least != UINT64_MAX)
 			drive->bytes_placed = SPW_MAX(drive->bytes_placed, least);
 		if (scores->slow[i] > ONE && may_have_changed(drive))
@@ -184,7 +186,7 @@ void spw_store__write_score_drives(struct spw_store *store, struct drive_scores 
 	}
 }
 
-/* If the best drive has reads to issue first, or had its chunk of this round, the chunk waits. */
+/* Choose the best drive. If it has reads first, or has its chunk of this round, the chunk waits. */
 uint32_t spw_store__write_pull(const struct spw_store *store, const struct drive_scores *scores,
 			       uint64_t willing, uint64_t but)
 {
@@ -213,8 +215,8 @@ bool spw_store__write_space_left(const struct spw_store *store, uint64_t but)
 }
 
 /*
- * Contiguous on the chosen drive, else contiguous on another one of @willing, else the longest
- * extent of the chosen one.
+ * Place a piece contiguously on the chosen drive, else contiguously on another one of @willing,
+ * else in the longest extent of the chosen drive.
  */
 uint64_t spw_store__write_place(struct spw_store *store, struct piece *piece, uint32_t chosen,
 				uint64_t willing)
@@ -364,7 +366,7 @@ void spw_store__write_issue(struct spw_request *request, struct transfer *transf
 		unlink_write(request);
 }
 
-/* Return: the drive that the next piece went to; SPW_DRIVES_MAX: none, the request has failed. */
+/* Place the next piece, and write it. Return: its drive; SPW_DRIVES_MAX: the request has failed. */
 static uint32_t place_next(struct spw_request *request, struct transfer *transfer, uint32_t drive,
 			   uint64_t willing)
 {
@@ -444,7 +446,7 @@ bool spw_store__write_next(struct spw_store *store, struct drive_scores *scores,
 	return true;
 }
 
-/* No drive is in service: no completion will make room for the puts that wait. */
+/* Fail all waiting puts: no drive is in service, so no completion will make room for them. */
 void spw_store__write_fail_all(struct spw_store *store)
 {
 	int error = store->drives_full == store->drive_count      ? -ENOSPC
@@ -464,7 +466,7 @@ void spw_store__write_fail_all(struct spw_store *store)
 	}
 }
 
-/* The piece is placed again, before the chunks of other puts. */
+/* Have a piece placed again, before the chunks of other puts. */
 static void place_again(struct spw_request *request, uint32_t index)
 {
 	if (request->object->copies == 2)
@@ -476,7 +478,7 @@ static void place_again(struct spw_request *request, uint32_t index)
 	count_add(&request->store->count.chunks_moved, 1);
 }
 
-/* After the copy into the bounce buffer. The put or the drive may have failed meanwhile. */
+/* Issue a write after its copy to the bounce buffer. Put or drive may have failed meanwhile. */
 static void issue_moved(struct transfer *transfer)
 {
 	struct spw_store *store = transfer->store;
@@ -508,8 +510,9 @@ void spw_store__write_job_ended(struct transfer *transfer)
 }
 
 /*
- * The write missed its deadline. The chunk is still in memory and is written to another drive. Its
- * blocks stay allocated until the write completes, since the drive may still write to them.
+ * Abandon a write that missed its deadline. The chunk, which is still in memory, is written to
+ * another drive. Its blocks stay allocated until the write completes, since the drive may still
+ * write to them.
  */
 void spw_store__write_abandon(struct transfer *transfer)
 {
@@ -519,7 +522,7 @@ void spw_store__write_abandon(struct transfer *transfer)
 
 	SPW_ASSERT(!transfer->posted); /* no thread sums it (CHECKSUM-1) */
 	SPW_ASSERT(transfer->in_flight && transfer->io.op == SPW_WRITE && !transfer->abandoned);
-	/* No other transfer computes the checksum, which the other replica needs too. */
+	/* Compute the checksum now: no other transfer does, and the other replica needs it too. */
 	if (transfer->checksum_pending) {
 		spw_store__checksum_take(transfer);
 		spw_store__job_run(transfer);
@@ -529,7 +532,7 @@ void spw_store__write_abandon(struct transfer *transfer)
 	transfer->abandoned = true;
 	transfer->orphan = spw_store__piece_extent(store, piece);
 	piece->drive = DRIVE_NONE;
-	/* The object's reservation is used again for its new blocks. */
+	/* The object's reservation is used for its new blocks. */
 	atomic_fetch_sub(&store->blocks_available, (int64_t)transfer->orphan.len_blocks);
 	SPW_ASSERT(request->in_flight > 0); /* the put has not ended (STORE-1) */
 	request->in_flight--;
@@ -544,14 +547,14 @@ static void abandoned_write_done(struct transfer *transfer)
 	uint64_t blocks = transfer->orphan.len_blocks;
 
 	spw_store__extent_give(store, transfer->io.device, &transfer->orphan);
-	/* Taken by spw_store__write_abandon(). */
+	/* spw_store__write_abandon() has subtracted them. */
 	atomic_fetch_add(&store->blocks_available, (int64_t)blocks);
 	if (transfer->io.res >= 0)
 		spw_store__drive_answered(store, transfer->io.device);
 	spw_store__transfer_give(transfer);
 }
 
-/* CHECKSUM-1 */
+/* A write has completed; it ends when its checksum is computed too (CHECKSUM-1). */
 static void write_done(struct spw_io *io)
 {
 	struct transfer *transfer = io->context;
@@ -567,7 +570,7 @@ static void write_done(struct spw_io *io)
 		end_write(transfer);
 }
 
-/* It has been summed, and has completed or failed. */
+/* End a write that has completed or failed, and whose checksum is computed. */
 static void end_write(struct transfer *transfer)
 {
 	const struct spw_io *io = &transfer->io;
@@ -577,7 +580,7 @@ static void end_write(struct transfer *transfer)
 
 	spw_store__transfer_give(transfer);
 	if (io->res == -EFAULT || io->res == -ENOMEM) {
-		/* Not the drive's fault: the next one would fail the same way. */
+		/* The memory is at fault: another drive would fail in the same way. */
 		spw_store__request_fail(request, io->res,
 					"%s: cannot write %u bytes from the memory given: %s",
 					spw_device_path(store->drives[io->device].device),
