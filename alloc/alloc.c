@@ -141,7 +141,7 @@ static uint32_t desc_get(struct spw_alloc *alloc)
 		alloc->desc_spare = alloc->descs[index].list_next;
 		return index;
 	}
-	SPW_ASSERT(alloc->descs_fresh < alloc->descs_max); /* ALLOC-7 */
+	SPW_ASSERT(alloc->descs_fresh < alloc->descs_max); /* they never run out (ALLOC-7) */
 	return (uint32_t)alloc->descs_fresh++;
 }
 
@@ -179,7 +179,7 @@ static void list_remove(struct spw_alloc *alloc, uint32_t index)
 	if (desc->list_prev) {
 		alloc->descs[desc->list_prev].list_next = desc->list_next;
 	} else {
-		SPW_ASSERT(alloc->heads[class] == index); /* ALLOC-4 */
+		SPW_ASSERT(alloc->heads[class] == index); /* it is on its list (ALLOC-4) */
 		alloc->heads[class] = desc->list_next;
 		if (!desc->list_next) {
 			alloc->second_bits[class / SECOND_COUNT] &=
@@ -262,7 +262,7 @@ void spw_alloc__close(struct spw_alloc *alloc)
 
 /* ---- Allocate -------------------------------------------------------------------------------- */
 
-/* Of a class's first @look_max extents, the first of at least @len_blocks; 0: there is none. */
+/* Look at a class's first @look_max extents. Return: the first of at least @len_blocks; or 0. */
 static uint32_t first_fit(const struct spw_alloc *alloc, uint32_t class, uint64_t len_blocks,
 			  uint64_t look_max)
 {
@@ -306,7 +306,7 @@ static void cut(struct spw_alloc *alloc, uint32_t from, uint64_t len_blocks,
 	struct desc *rest = &alloc->descs[from];
 	uint32_t index = from;
 
-	SPW_ASSERT(is_free(rest) && rest->len_blocks >= len_blocks); /* ALLOC-4 */
+	SPW_ASSERT(is_free(rest) && rest->len_blocks >= len_blocks); /* only free ones (ALLOC-4) */
 	*extent = (struct spw_extent){.start_block = rest->start_block, .len_blocks = len_blocks};
 	if (rest->len_blocks == len_blocks) {
 		list_remove(alloc, from);
@@ -428,7 +428,7 @@ void spw_alloc__put(struct spw_alloc *alloc, const struct spw_extent *extent)
 	uint64_t start_block = extent->start_block, len_blocks = extent->len_blocks;
 	struct desc *desc;
 
-	SPW_ASSERT(index > 0 && index < alloc->descs_fresh); /* ALLOC-7 */
+	SPW_ASSERT(index > 0 && index < alloc->descs_fresh); /* an extent (ALLOC-7) */
 	desc = &alloc->descs[index];
 	SPW_ASSERT(desc->list_prev == DESC_USED && desc->start_block == start_block &&
 		   desc->len_blocks == len_blocks);
@@ -460,7 +460,7 @@ void spw_alloc__extent(const struct spw_alloc *alloc, uint32_t handle, struct sp
 {
 	const struct desc *desc = &alloc->descs[handle];
 
-	/* ALLOC-7 */
+	/* the handle is of an allocated extent (ALLOC-7) */
 	SPW_ASSERT(handle > 0 && handle < alloc->descs_fresh && desc->list_prev == DESC_USED);
 	*extent = (struct spw_extent){
 		.start_block = desc->start_block, .len_blocks = desc->len_blocks, .handle = handle};

@@ -16,7 +16,7 @@ struct spw_candidate {
 	bool sampled;
 	struct spw_residue_samples samples; /* valid if sampled */
 	struct spw_superblock superblock;   /* the valid copy; drive_count 0: there is none */
-	int fault;                          /* errno of the first fault; its message is in words */
+	int fault;                          /* errno of the first fault; words has the message */
 	char words[512];
 	bool absent; /* it cannot be opened or read, so it counts as missing */
 };

@@ -35,7 +35,7 @@ static void fill_drive(const struct spw_candidate *candidate, struct spw_drive_i
 	spw_opts_merge(info, size, &own, sizeof(own));
 }
 
-/* Return: how many partitions are locked on any drive, or a negative errno. */
+/* Count the partitions that are locked on any drive. Return: the number; or a negative errno. */
 static int partitions_in_use(const struct spw_candidate *candidates, unsigned count)
 {
 	unsigned in_use = 0;

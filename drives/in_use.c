@@ -52,7 +52,7 @@ static bool is_block_device(const char *path, dev_t number)
 	       st.st_rdev == number;
 }
 
-/* "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue" */
+/* mountinfo: "36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue" */
 static bool is_mount_of(char *line, struct question *question)
 {
 	char *save = NULL, *mount_point, *source;
@@ -92,7 +92,7 @@ static bool is_swap_on(char *line, struct question *question)
 	return stat(name, &st) == 0 && spw_drives__same_file(&st, &question->st);
 }
 
-/* Return: 1 @ask returned true for a line of the table; 0; or a negative errno. */
+/* Search a table of /proc. Return: 1 @ask returned true for a line; 0; or a negative errno. */
 static int ask_table(const char *table, bool (*ask)(char *line, struct question *question),
 		     struct question *question)
 {
@@ -120,7 +120,7 @@ static int ask_table(const char *table, bool (*ask)(char *line, struct question 
 	return found;
 }
 
-/* "dm-0 (vg-root)" */
+/* Describe a holder, such as "dm-0 (vg-root)", in the answer. */
 static int take_holder(void *context, const char *folder, const char *name)
 {
 	const char *path = SPW_PATH("/sys/class/block/%s/dm/name", name);

@@ -28,7 +28,7 @@ struct spw_loops {
 
 /* ---- Reading ---- */
 
-/* Return: 0; -ENXIO it was detached; another negative errno: this user may not query it. */
+/* Query a loop device. Return: 0; -ENXIO it was detached; another negative errno: not permitted. */
 static int ask(const struct loop *loop, struct stat *shown)
 {
 	struct loop_info64 info = {0};

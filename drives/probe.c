@@ -134,7 +134,7 @@ static int add_name(void *context, const char *folder, const char *name)
 		larger[list->count] = NULL;
 		return -ENOMEM;
 	}
-	/* "cciss!c0d0" -> "/dev/cciss/c0d0" */
+	/* sysfs has '!' instead of '/': "cciss!c0d0" is /dev/cciss/c0d0 */
 	for (char *at = strchr(larger[list->count], '!'); at; at = strchr(at, '!'))
 		*at = '/';
 	larger[++list->count] = NULL;

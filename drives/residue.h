@@ -24,7 +24,7 @@ struct spw_residue {
 	uint64_t first_bytes, last_bytes;
 };
 
-/* Return: 0; or a negative errno: an end cannot be read, so assume that there is data. */
+/* Read both ends. Return: 0; or a negative errno: an end cannot be read, so assume data. */
 int spw_drives__residue_read(const struct spw_device *device, struct spw_residue *residue);
 
 /* Report what was found where, and the remedy. Return: -EEXIST. */
@@ -38,10 +38,10 @@ int spw_drives__residue_error(const char *path, const struct spw_residue *residu
 
 struct spw_residue_samples {
 	unsigned taken, not_zero, unreadable;
-	uint64_t offset_bytes; /* of the first that is not zero */
+	uint64_t offset_bytes; /* offset of the first sample that is not zero */
 };
 
-/* Return: 0; -ENOMEM. Unreadable samples are counted. */
+/* Sample the drive between its ends. Unreadable samples are counted. Return: 0; -ENOMEM. */
 int spw_drives__residue_sample(const struct spw_device *device,
 			       struct spw_residue_samples *samples);
 

@@ -86,7 +86,9 @@ int spw_drives__safety_locked(const char *path, uint64_t offset_bytes, uint64_t 
  */
 int spw_drives__safety_relatives_locked(const char *path, const struct spw_loops *loops);
 
-/* Return: 0; -EBUSY a process has locked bytes of the drive, or a store open on an alias. */
+/*
+ * Is a drive unlocked? Return: 0; -EBUSY a process has locked bytes, or a store open on an alias.
+ */
 int spw_drives__safety_unlocked(const char *path);
 
 /* spw_drives__opener_find() for the drive and its aliases. @but_fd: ignored; or -1 */
@@ -97,13 +99,13 @@ struct spw_vfio_system;
 bool spw_drives__safety_controller_opener(const struct spw_vfio_system *system, const char *address,
 					  char *words, size_t len);
 
-/* Return: 0; -EPERM the file is immutable or append-only (chattr(1)), even for root. */
+/* Can the file be changed? Return: 0; -EPERM it is immutable or append-only (chattr(1)). */
 int spw_drives__safety_changeable(const char *path);
 
-/* Return: 0; -EROFS the block device is write-protected. */
+/* Is the block device writable? Return: 0; -EROFS it is write-protected. */
 int spw_drives__safety_writable(const char *path);
 
-/* Return: 0; -ESPIPE a zoned drive or a partition of one, which needs sequential writes. */
+/* Does it accept random writes? Return: 0; -ESPIPE a zoned drive, or a partition of one. */
 int spw_drives__safety_conventional(const char *path);
 
 /* spw_device_open() with a remedy in the message. */

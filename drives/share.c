@@ -93,7 +93,7 @@ static void close_all(const int fds[], unsigned count)
 		(void)close(fds[i]);
 }
 
-/* Return: 0 a message can be received; -ETIMEDOUT; another negative errno. */
+/* Wait for a message. Return: 0 it can be received; -ETIMEDOUT; another negative errno. */
 static int await_message(int socket, int ms)
 {
 	struct pollfd event = {.fd = socket, .events = POLLIN};

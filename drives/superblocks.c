@@ -64,7 +64,7 @@ static int read_place(const struct spw_device *device, struct spw_superblocks *s
 	return 0;
 }
 
-/* Return: 0 or 1, the index of the valid copy, or an errno: as spw_layout__choose(). */
+/* Choose the valid copy of two slots. Return: 0; 1; or an errno: as spw_layout__choose(). */
 static int choose_of(const struct spw_place_content *first, const struct spw_place_content *second)
 {
 	struct spw_superblock copies[2] = {first->superblock, second->superblock};

@@ -34,7 +34,7 @@ struct spw_superblocks {
 	char foreign[80];
 };
 
-/* Return: superblocks->chosen; or -ENOMEM. Does not set spw_last_error() for faults of copies. */
+/* Read all slots. Sets no spw_last_error() for faults of copies. Return: ->chosen; or -ENOMEM. */
 int spw_drives__superblocks_read(const struct spw_device *device,
 				 struct spw_superblocks *superblocks);
 

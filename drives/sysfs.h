@@ -38,7 +38,7 @@ bool spw_drives__sysfs_node(const char *name, dev_t number, char *node, size_t l
  */
 struct spw_loops;
 
-/* Return: 0; a negative errno, with a message. */
+/* List the loop devices now. Return: 0; a negative errno, with a message. */
 int spw_drives__loops_read(struct spw_loops **loops);
 void spw_drives__loops_free(struct spw_loops *loops); /* or NULL */
 

@@ -115,7 +115,7 @@ struct spw_queue_device {
 	uint32_t waiting;       /* ios between head and tail */
 	int fd;
 	uint32_t block_mask;     /* logical block - 1 */
-	uint32_t align_mask;     /* of buffers */
+	uint32_t align_mask;     /* alignment of buffers - 1 */
 	uint32_t part_bytes_max; /* a part is never longer than this */
 	uint32_t segments_max;   /* and never has more segments than this */
 	uint32_t uncut_bytes;    /* up to this length an io is one part, wherever its memory is */

@@ -196,7 +196,7 @@ static uint64_t count_pieces(const struct spw_queue *q, uint64_t len_bytes)
 	return (len_bytes + (UINT64_C(1) << q->piece_shift) - 1) >> q->piece_shift;
 }
 
-/* Return: how many of the pieces were registered; -errno: none of them. */
+/* Register pieces from entry @first on. Return: how many were registered; -errno: none. */
 static int update_pieces(struct spw_uring *u, uint32_t first, const struct iovec *pieces,
 			 uint64_t count)
 {

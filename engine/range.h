@@ -41,7 +41,7 @@ int16_t spw_engine__range_piece(const struct spw_ranges *ranges, const void *mem
 const struct spw_range *spw_engine__range_overlapping(const struct spw_ranges *ranges,
 						      uintptr_t base, uint64_t len_bytes);
 
-/* Return: an unused entry; NULL: all SPW_RANGES_MAX are used. */
+/* Take an unused entry. Return: NULL: all SPW_RANGES_MAX are used. */
 struct spw_range *spw_engine__range_take(struct spw_ranges *ranges);
 void spw_engine__range_give(struct spw_ranges *ranges, struct spw_range *range);
 

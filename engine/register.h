@@ -15,12 +15,12 @@
 #include <spillway/engine.h>
 
 /*
- * Return: 1 registered; 0 refused, which is logged; -EEXIST it overlaps the arena or another range;
- * -ENOBUFS there are SPW_RANGES_MAX ranges; -EINVAL.
+ * Register memory. Return: 1 registered; 0 refused, which is logged; -EEXIST it overlaps the arena
+ * or another range; -ENOBUFS there are SPW_RANGES_MAX ranges; -EINVAL.
  */
 int spw_engine__queue_register(struct spw_queue *queue, void *memory, size_t len);
 
-/* Return: 0; -ENOENT no range begins there; -EBUSY a request in flight uses it. */
+/* Unregister memory. Return: 0; -ENOENT no range begins there; -EBUSY in use by a request. */
 int spw_engine__queue_unregister(struct spw_queue *queue, const void *memory);
 
 /* Sum of the lengths of all registered ranges. */

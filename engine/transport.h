@@ -14,11 +14,11 @@ struct spw_transport {
 	bool far; /* all paths lead over a network */
 	/* far: how long the kernel keeps transfers while there is no path; UINT32_MAX: forever */
 	uint32_t kept_s;
-	/* ", which is reached over tcp at traddr=10.0.0.7,trsvcid=4420"; ""; not far */
+	/* text: ", which is reached over tcp at traddr=10.0.0.7,trsvcid=4420"; "": not far */
 	char words[320];
 };
 
-/* @drive: the whole drive's folder in sysfs. Unknown fields stay 0. */
+/* Read the transport of a drive. @drive: its folder in sysfs. Unknown fields stay 0. */
 void spw_engine__transport_read(const char *drive, struct spw_transport *transport);
 
 #endif

@@ -94,7 +94,7 @@ struct spw_manifest {
 /* Length of the encoded manifest. */
 uint64_t spw_layout__manifest_bytes(const struct spw_manifest *manifest);
 
-/* @bytes: room for spw_layout__manifest_bytes() */
+/* Encode a manifest. @bytes: room for spw_layout__manifest_bytes(). */
 void spw_layout__manifest_encode(const struct spw_manifest *manifest,
 				 const struct spw_commit_place *place, uint8_t *bytes);
 

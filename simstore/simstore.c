@@ -272,7 +272,7 @@ void simstore_unlock(struct spw_store *store)
 	SPW_MUST(pthread_mutex_unlock(&store->lock));
 }
 
-/* Return: NULL: out of memory. */
+/* Make an object. Return: NULL: out of memory. */
 static struct simstore_object *new_object(struct spw_store *store, size_t len)
 {
 	struct simstore_object *object;
@@ -303,7 +303,7 @@ static struct simstore_object *new_object(struct spw_store *store, size_t len)
 	return object;
 }
 
-/* Return: NULL: the object does not exist (any more). */
+/* Find an object by its id. Return: NULL: it does not exist (any more). */
 static struct simstore_object *object_of(struct spw_store *store, spw_object id)
 {
 	uint32_t slot = (uint32_t)id.value;
@@ -323,7 +323,7 @@ static void drop_object(struct spw_store *store, struct simstore_object *object)
 	store->objects_used--;
 }
 
-/* Return: NULL: requests_max is reached, or out of memory. */
+/* Make a request. Return: NULL: requests_max is reached, or out of memory. */
 static struct spw_request *new_request(struct spw_store *store, const struct spw_notify *notify,
 				       size_t len)
 {

@@ -39,7 +39,7 @@ static int lock_page(int fd)
 	return fcntl(fd, F_OFD_SETLK, &lock) ? -errno : 0;
 }
 
-/* Return: 1 the page has an owner; 0 it has no owner, and will never have one; -errno. */
+/* Has a page an owner? Return: 1; 0 it has none, and never will; -errno. */
 static int owner_of(int fd)
 {
 	return spw_fd_locked(fd, OWNER_BYTE, 1);

@@ -17,7 +17,7 @@
 #include "store/open_store.h"
 #include "util/util.h"
 
-/* Return: as spw_engine__trial_alignment(); -ENOSPC: no block is free. */
+/* Test a drive on free blocks. Return: as spw_engine__trial_alignment(); -ENOSPC: no free block. */
 static int try_drive(const struct spw_store *store, struct store_drive *drive)
 {
 	uint64_t blocks = (SPW_TRIAL_BYTES + store->block_bytes - 1) / store->block_bytes;

@@ -116,7 +116,7 @@ bool spw_store__pool_wanted(const struct transfer *transfer)
 	       (job->wants_checksum || transfer->bounce);
 }
 
-/* A write that is issued only after its copy occupies a slot meanwhile (POOL-4). */
+/* A write that is issued only after its copy keeps a slot of its drive until then (POOL-4). */
 static bool holds_slot(const struct transfer *transfer)
 {
 	return transfer->job.op == SPW_WRITE && transfer->bounce;

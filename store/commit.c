@@ -345,7 +345,7 @@ static int write_manifest(struct spw_store *store, struct committed *set,
 	return rc;
 }
 
-/* Write the manifest. @mask: set to the drives that have a piece of the set. */
+/* Write the manifest of a set. *mask: the drives that have a piece of the set. */
 static int describe_set(struct spw_store *store, struct committed *set, const void *record,
 			size_t len, uint64_t *mask)
 {
@@ -475,7 +475,7 @@ static uint32_t free_slot(const struct spw_commits *commits)
 	return commits->durable ? 1 - commits->durable->block.slot : 0;
 }
 
-/* Return: 0; or an error. *doubtful: a restart may find the set in spite of the error. */
+/* Write a set. Return: 0; or an error. *doubtful: a restart may find the set nevertheless. */
 static int write_set(struct spw_store *store, struct committed *set, const void *record, size_t len,
 		     bool *doubtful)
 {

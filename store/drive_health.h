@@ -18,7 +18,7 @@ static inline bool spw_store__drive_rests(int error)
 	return error == -ENOSPC || error == -EAGAIN;
 }
 
-/* @error: of the transfer; -ETIMEDOUT: it missed its deadline */
+/* Retire a drive. @error: of its transfer; -ETIMEDOUT: the transfer missed its deadline. */
 void spw_store__drive_retire(struct spw_store *store, uint32_t drive, int error);
 /* An abandoned write has succeeded: return the drive to service if it is remote. */
 void spw_store__drive_answered(struct spw_store *store, uint32_t drive);

@@ -35,7 +35,7 @@ enum inbox_state {
 	INBOX_CLOSED,   /* the request has ended */
 };
 
-/* Return: 0; -EPERM in a child of fork(2): the store is its parent's. */
+/* Does this process own the store? Return: 0; -EPERM in a child of fork(2). */
 int spw_store__owned(const struct spw_store *store);
 void spw_store__push(struct spw_store *store, struct message *message);
 /* Push, but do not wake the worker while other puts wait for a completion. */

@@ -135,7 +135,7 @@ static bool choose(const struct spw_store *store, const struct drive_scores *sco
 	return *drive < SPW_DRIVES_MAX || !spw_store__write_space_left(store, but);
 }
 
-/* Return: false: no transfer is free, or no bounce buffer for it. */
+/* Take a transfer. Return: false: none is free, or no bounce buffer for it. */
 static bool take_transfer(struct spw_request *request, struct transfer **transfer)
 {
 	struct spw_store *store = request->store;

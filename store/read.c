@@ -329,7 +329,7 @@ static bool retry(struct transfer *transfer)
 	return true;
 }
 
-/* Return: the other piece of the pair, with the same bytes; PIECE_NONE: a hole. */
+/* The other piece of a pair, with the same bytes. Return: PIECE_NONE: it is a hole. */
 static uint32_t other_copy(const struct spw_store *store, const struct object *object,
 			   uint32_t piece)
 {

@@ -16,7 +16,7 @@ void spw_store__read_end_if_done(struct spw_request *request);
 void spw_store__read_raise(struct spw_request *request);
 /* Issue the drive's next read of this class. Return: false: no bounce buffer is free for it. */
 bool spw_store__read_next(struct spw_store *store, uint32_t drive, enum spw_class cls);
-/* Return: false: the drive has its share of bounce buffers in flight. */
+/* Issue a drive's next retry. Return: false: its share of bounce buffers is in flight. */
 bool spw_store__read_retry_next(struct spw_store *store, uint32_t drive);
 void spw_store__read_cancel_retries(struct spw_store *store);
 /* A read's checksum job has run. */

@@ -114,7 +114,7 @@ static int damaged_error(const struct spw_store *store, const struct spw_commit 
 			 (unsigned long long)commit->number, store->partition, why);
 }
 
-/* Return: a piece's index in store->drives; DRIVE_NONE: on a missing drive, or a hole. */
+/* Index in store->drives of a piece's drive; DRIVE_NONE: the drive is missing, or it is a hole. */
 static uint8_t position_of(const struct spw_store *store, const struct spw_commit_piece *piece)
 {
 	return piece->drive == SPW_COMMIT_NO_DRIVE ? DRIVE_NONE

@@ -7,7 +7,7 @@
 
 #include "store/request.h"
 
-/* Return: the result of the request. */
+/* Submit a request, and wait for it. Return: its result. */
 int spw_store__admin_run(struct spw_store *store, enum request_kind kind, uint64_t what,
 			 void *bytes, uint64_t len);
 

@@ -73,7 +73,7 @@ static void rate_begin(struct rate *rate, uint64_t now_ns, uint64_t bytes)
 	rate->bytes_in_flight += bytes;
 }
 
-/* @bytes: how many of the @asked bytes were transferred. */
+/* A transfer has ended. @bytes: how many of the @asked bytes were transferred. */
 static void rate_end(struct rate *rate, uint64_t now_ns, uint64_t bytes, uint64_t asked)
 {
 	uint64_t measured, average;

@@ -64,7 +64,7 @@ void spw_store__transfer_ended(struct transfer *transfer);
 void spw_store__latency_refresh(struct store_drive *drive);
 /* May another transfer of the drive have a bounce buffer (STORE-4)? */
 bool spw_store__bounce_allowed(const struct spw_store *store, uint32_t drive);
-/* Return: false: all are in use; a completion will free one (STORE-4). */
+/* Take a bounce buffer. Return: false: all are in use; a completion will free one (STORE-4). */
 bool spw_store__bounce_take(struct spw_store *store, struct transfer *transfer);
 void spw_store__bounce_give(struct transfer *transfer);
 

@@ -85,7 +85,7 @@ static int read_failed(const struct reader *reader)
 			 reader->path, reader->line_number, words);
 }
 
-/* Return: 1 a line was read and is a JSON object; 0 end of file; or an error. */
+/* Read a line. Return: 1 it is a JSON object; 0 end of file; or an error. */
 static int next_line(struct reader *reader)
 {
 	json_error_t error;

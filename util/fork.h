@@ -13,7 +13,7 @@
 void spw_fork_hold(void);
 void spw_fork_release(void);
 
-/* From any thread. Return: 0; -ENOMEM, with a message: then the descriptor is not in the list. */
+/* Add a descriptor. Any thread. Return: 0; -ENOMEM, with a message: it is not in the list. */
 int spw_fork_add(int fd);
 
 /* Take a descriptor out of the list, if it is there, and close it; -1 is ignored. */

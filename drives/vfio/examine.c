@@ -161,7 +161,7 @@ int spw_drives__vfio_verify_alone(const struct spw_vfio_system *system,
 	char names[128] = "";
 	int rc = 0;
 
-	/* A controller without a group has another obstacle. */
+	/* Without an IOMMU group there is nothing to share; that is an obstacle of its own. */
 	if (controller->iommu_group >= 0)
 		rc = list_neighbours(system, controller, true, names, sizeof(names));
 	if (rc || names[0] == '\0')

@@ -16,7 +16,7 @@ int spw_nvme__system_ioctl(int fd, unsigned long request, void *argument)
 	return ioctl(fd, request, argument);
 }
 
-/* @status: a positive status of the drive, or -1 and errno. */
+/* Report a failed command. @status: a positive status of the drive, or -1 and errno. */
 static int refusal(const char *path, const char *what, int status)
 {
 	if (status > 0)

@@ -61,7 +61,7 @@ enum spw_nvme_admin_opcode {
 
 struct spw_nvme_namespace {
 	uint32_t id;
-	uint32_t block_shift; /* of a logical block */
+	uint32_t block_shift; /* log2 of the logical block's length */
 	uint32_t metadata_bytes;
 	uint32_t protection_type; /* type of protection information: 1 to 3; 0: none */
 	/* all metadata is type 1 protection information, which the controller inserts and checks */
@@ -167,7 +167,7 @@ static inline uint64_t spw_nvme__le64(const uint8_t *data)
 void spw_nvme__decode_controller(const uint8_t data[SPW_NVME_IDENTIFY_BYTES],
 				 struct spw_nvme_info *info);
 
-/* Return: 0; -EPROTO the drive's data is invalid. */
+/* Decode Identify Namespace. Return: 0; -EPROTO the drive's data is invalid. */
 int spw_nvme__decode_namespace(const uint8_t data[SPW_NVME_IDENTIFY_BYTES],
 			       struct spw_nvme_namespace *ns);
 

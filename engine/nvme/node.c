@@ -104,7 +104,7 @@ int spw_device_block_node(const char *path, char *node, size_t len)
 	return 0;
 }
 
-/* ".../nvme0/nvme0n1" and ".../nvme0/ng0n1" */
+/* Are these the nodes of one namespace: ".../nvme0/nvme0n1" and ".../nvme0/ng0n1"? */
 static bool are_siblings(const char *block, const char *character)
 {
 	size_t parent = (size_t)(name_of(block) - block);

@@ -23,7 +23,7 @@ struct probe {
 	const struct spw_nvme_probed *failed; /* the device with which passthrough does not work */
 };
 
-/* Return: 0 the drive completed the command, with any status; a negative errno of the kernel. */
+/* Read the first block. Return: 0 the drive has completed the command, with any status; -errno. */
 static int read_block(struct probe *p, const struct spw_nvme_probed *device, bool registered)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&p->ring);

@@ -8,7 +8,7 @@
 
 #include "engine/nvme/command.h"
 
-/* @cmd_op: NVME_URING_CMD_IO or _IO_VEC. Return: the command, which the caller fills in. */
+/* Set up an entry. @cmd_op: NVME_URING_CMD_IO or _IO_VEC. Return: the command to fill in. */
 static inline struct nvme_uring_cmd *spw_nvme__entry(struct io_uring_sqe *sqe, int fd,
 						     uint32_t cmd_op, uint64_t user_data)
 {
@@ -45,7 +45,7 @@ struct spw_nvme_probed {
 /* Number of registered pages for the test: more than any command may have; 0: too many to test. */
 uint32_t spw_nvme__probe_pages(const struct spw_nvme_probed devices[], unsigned count);
 
-/* @want_polled: test polling. Return: 0; -errno, with a message: a device without passthrough. */
+/* Test passthrough. @want_polled: and polling. Return: 0; -errno: a device without passthrough. */
 int spw_nvme__probe(const struct spw_nvme_probed devices[], unsigned count, bool want_polled,
 		    struct spw_nvme_abilities *abilities);
 

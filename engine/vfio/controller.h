@@ -80,7 +80,7 @@ int spw_vfio__controller_open(struct spw_vfio_link *link, struct spw_vfio_contro
 /* Shut down a controller, and wait until it has. All pairs except its own must be closed. */
 void spw_vfio__controller_close(struct spw_vfio_controller *controller);
 
-/* Return: 0 LIVE; else the errno of all further commands, with a message. */
+/* Is the controller usable? Return: 0 LIVE; else the errno of further commands, with a message. */
 int spw_vfio__controller_error(const struct spw_vfio_controller *controller);
 
 /* Run an admin command. @data: at most a page, or NULL. Return: 0; NVMe status above 0; -errno. */

@@ -25,7 +25,7 @@ static bool begins_as(const char *text, const char *shape)
 	return true;
 }
 
-/* Return: the text after the address; NULL: not an address. */
+/* Parse a PCI address. Return: the text after it; NULL: not an address. */
 static const char *parse_address(const char *text, struct spw_vfio_name *name)
 {
 	bool has_domain = begins_as(text, "xxxx:");

@@ -36,9 +36,9 @@ struct holding {
 	struct spw_vfio_namespace
 		*namespaces; /* opens; one namespace may be opened several times */
 	char address[SPW_VFIO_ADDRESS_BYTES];
-	/* it is being opened or closed, without the lock because that takes long: wait */
+	/* being opened or closed, without the lock because that takes long: other threads wait */
 	bool changing;
-	/* that opened it; a child of fork(2) does not inherit its registers (function.c) */
+	/* the process that opened it; its children do not inherit the registers (function.c) */
 	pid_t process;
 };
 
