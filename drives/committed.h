@@ -38,7 +38,7 @@ void spw_drives__commit_place(const struct spw_superblock *sb, uint32_t partitio
 int spw_drives__commits_look(const struct spw_assembly *assembly, uint32_t partition,
 			     const struct spw_log *log, struct spw_commits_found *found);
 
-/* Return: the slot of the newest commit; -1: there is no commit. */
+/* Find the newest commit. Return: its slot; -1: there is no commit. */
 int spw_drives__commits_newest(const struct spw_commits_found *found);
 
 /* Is this the commit that the newest commit names as the previous, kept one? */

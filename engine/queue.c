@@ -221,7 +221,7 @@ void spw_queue_close(struct spw_queue *q)
 	while (spw_engine__queue_ios(q) > 0) {
 		int ret = spw_queue_reap(q, spw_engine__queue_ios(q), -1);
 
-		/* Do not return: a drive may still write to a buffer that the caller would free. */
+		/* Rather abort than return: a drive may still write to buffers that would be freed. */
 		if (ret < 0)
 			spw_log(&q->log, SPW_LOG_ERROR,
 				"closing a queue with %u requests in flight: %s",

@@ -10,7 +10,7 @@
 /* Not tested: a driver that misplaces whole pages could not hold a file system either. */
 #define SPW_ALIGN_TRUSTED_BYTES 4096u
 
-#define SPW_TRIAL_BYTES (64u << 10) /* of a trial at most: a part of a page at each end */
+#define SPW_TRIAL_BYTES (64u << 10) /* longest transfer of a trial */
 
 /**
  * spw_engine__trial_alignment - write from memory aligned only as the device claims to need, read

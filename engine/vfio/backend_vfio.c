@@ -518,7 +518,7 @@ static void copy_part(const struct vfio_device *d, const struct spw_part *part,
 	}
 }
 
-/* Return: false: all copy buffers are in use. */
+/* Take a copy buffer, and copy a write into it. Return: false: all are in use. */
 static bool take_copy(struct spw_queue *q, struct vfio_device *d, const struct spw_part *part,
 		      bool foreign, struct command *command, uint64_t *iova)
 {
