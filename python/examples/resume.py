@@ -22,6 +22,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--every", type=int, default=10, help="steps from commit to commit")
     parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--muon", action="store_true",
+                        help="the inner matrix is stepped by Muon (PyTorch 2.9), the rest by AdamW")
     return parser.parse_args()
 
 
@@ -32,8 +34,11 @@ def main() -> None:
     model = nn.Sequential(nn.Linear(64, width), nn.GELU(), nn.Linear(width, width), nn.GELU(),
                           nn.Linear(width, 1))
     with spillway.Store(chosen.devices.split(",")) as store:
-        optimizer = st.Optimizer(torch.optim.AdamW, model.named_parameters(), store,
-                                 lr=1e-3)
+        groups = list(model.named_parameters())
+        if chosen.muon:
+            inner = {"params": [groups.pop(2)], "optimizer_class": torch.optim.Muon, "lr": 0.02}
+            groups = [inner, {"params": groups}]
+        optimizer = st.Optimizer(torch.optim.AdamW, groups, store, lr=1e-3)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, chosen.steps)
         resumed = optimizer.resume()
         if resumed is not None:

@@ -33,18 +33,19 @@ from ._core.tensors import normal_mode
 from ._grads.backward import SCALED, DuringBackward
 from ._grads.ddp_buckets import Reducing, check_reduced, reduced_of
 from ._grads.gradients import Gradients
-from ._optim.arithmetic import MASTER, Arithmetic, local_of
-from ._optim.checkpoint import Checkpoint, decoded, encoded, random_state, set_random_state
-from ._optim.elementwise import (Options, is_same_on, made_options, make, on_host, options_of,
-                                 probe, stand_in)
+from ._optim.arithmetic import MASTER, Arithmetic, OfGroup, local_of
+from ._optim.checkpoint import (Checkpoint, decoded, encoded, loaded_entries, loaded_groups,
+                                loaded_parameters, random_state, set_random_state)
+from ._optim.elementwise import (Options, is_same_on, made_alike, made_options, make, on_host,
+                                 options_of, stand_in)
 from ._optim.interleaved import Interleaved
 from ._optim.layout import Memory, check_room, lay_out, least_bytes
-from ._optim.loading import loaded_entries, loaded_groups, loaded_parameters
-from ._optim.ranks import FIRST, CommonCommits, Group, ranks_of, say_each, world
+from ._optim.ranks import FIRST, CommonCommits, Group, Ranks, ranks_of, say_each, world
 from ._optim.records import Records, committed_limits
 from ._optim.tiled import Tiled, check_gradient
-from ._optim.tiles import Field, Laid, Tile, name_of
+from ._optim.tiles import Field, Kept, Laid, Tile, Wholes, fields_for, name_of
 from ._optim.unchanged import Unchanged
+from ._optim.whole import is_elementwise, probe_whole
 from ._params.parameters import described, place_in
 from ._params.residency import Place
 from .state import StateStats
@@ -83,11 +84,12 @@ class Resumed(NamedTuple):
 class Optimizer(torch.optim.Optimizer):
     """A ``torch.optim.Optimizer`` whose state is in a store.
 
-    :param optimizer_class: whose arithmetic it is: SGD, Adam, AdamW, RMSprop, Adagrad, or any other
-        that steps each element by itself, which is tried
+    :param optimizer_class: whose arithmetic it is: SGD, Adam, AdamW, Muon, Adafactor, or any other
+        that steps each element, or else each parameter, by itself, which is tried
     :param params: as torch.optim has it: tensors, (name, tensor) pairs as of
         ``model.named_parameters()``, or groups of them. Names are compared where a commit is
-        resumed
+        resumed. A group may have an ``optimizer_class`` of its own, such as AdamW beside Muon: then
+        it has that one's options and defaults, and none of ``options``
     :param store: open; its objects and commits are the optimizer's from now on
     :param memory: of the store's arena, for records: bytes, a size like "64MiB", or "2%" of the
         state. Default: 2 % and at least four tiles, at most three eighths of the arena
@@ -146,29 +148,13 @@ class Optimizer(torch.optim.Optimizer):
         interleave: Union[None, Literal["measured"], int] = None,
         **options: Any,
     ) -> None:
-        if not (isinstance(optimizer_class, type)
-                and issubclass(optimizer_class, torch.optim.Optimizer)):
-            raise TypeError("optimizer_class must be a class like torch.optim.AdamW, not "
-                            f"{optimizer_class!r}")
-        if not hasattr(store, "arena_bytes"):
-            raise TypeError(f"store must be an open spillway.Store, not {store!r}")
+        _check_class("optimizer_class", optimizer_class)
+        _check_given(store, commit_extra, masters, copies)
         tile = _count("tile", tile, 40, "element")
         commit_every = _count("commit_every", commit_every, 63, "step")
-        if commit_extra is not None and not callable(commit_extra):
-            raise TypeError("commit_extra must be a function that returns what goes with a commit, "
-                            f"not {commit_extra!r}")
-        _check_flag("masters", masters)
-        if copies not in (1, 2) or type(copies) is not int:
-            raise ValueError(f"copies must be 1 or 2, not {copies!r}")
         _check_ways(in_backward, gradients, interleave)
         _check_options(options, "options")
-        ranks = ranks_of(process_group)
-        if ranks is not None and not store.commit_chosen:
-            raise ValueError(
-                "several processes have to resume the same commit, and opening the newest of one "
-                "discards the one before: open the store with "
-                "commit=spillway.torch.newest_of_all(). Where each process is to commit for "
-                "itself, give process_group=None")
+        ranks = _ranks_with(store, process_group)
         groups: Any = params if isinstance(params, Tensor) else list(params)
         self.optimizer_class = optimizer_class
         self.commit_every = commit_every
@@ -182,7 +168,8 @@ class Optimizer(torch.optim.Optimizer):
         self._copies = copies
         self._interleave = interleave
         self._names: List[List[str]] = []
-        self._probed: Dict[Any, Tuple[Field, ...]] = {}
+        self._classes: List[OfGroup] = []  # of each group
+        self._probed: Dict[Any, Any] = {}
         self._tiled: Optional[Tiled] = None
         self._kinds: List[Tile] = []  # a tile of each group and type: all of these have its fields
         self._interleaved: Optional[Interleaved] = None
@@ -200,12 +187,15 @@ class Optimizer(torch.optim.Optimizer):
         self._committed = False  # by this optimizer
         self._objects: Dict[int, str] = {}  # parameters on drives, and the names of their records
         self._described: Dict[int, bytes] = {}  # and what a commit says of them
-        grouped = isinstance(groups, list) and groups and isinstance(groups[0], dict)
-        super().__init__(groups, _defaults(optimizer_class, groups[0] if grouped else {}, options))
+        given = [group for group in groups if isinstance(group, dict)
+                 and "optimizer_class" not in group] if isinstance(groups, list) else []
+        first = given[0] if given else {}
+        super().__init__(groups, made_alike(optimizer_class, first, options).defaults)
         self._open()
 
     def __repr__(self) -> str:
-        words = f"Optimizer of {self.optimizer_class.__name__}, {self.steps} steps"
+        names = " and ".join(dict.fromkeys(cls.__name__ for cls, _ in self._classes))
+        words = f"Optimizer of {names}, {self.steps} steps"
         if self._tiled is not None:
             layout = self._tiled.records.layout
             words += (f", {library.bytes_text(layout.state_bytes)} of state on drives by way of "
@@ -227,25 +217,40 @@ class Optimizer(torch.optim.Optimizer):
                 "them, the later ones with requires_grad=False: what has no gradient costs nothing")
         _check_options(param_group, "the group")
         group, names = _without_names(param_group)
+        own = None
+        if isinstance(group, dict) and "optimizer_class" in group:
+            group = {**group}
+            own = group.pop("optimizer_class")
+            _check_class("the group's optimizer_class", own)
+        given = group.keys() if isinstance(group, dict) else ()
+        others = [name for name in self.defaults if name not in given] if own is not None else []
+        number = len(self.param_groups)
         super().add_param_group(group)
         added = self.param_groups[-1]
         try:
-            self._take_over_made(added)
+            for name in others:  # defaults of the other class
+                added.pop(name, None)
+            self._classes.append((self.optimizer_class, self._options) if own is None
+                                 else (own, {}))
+            if own is not None:
+                for name, value in made_alike(own, options_of(added), {}).defaults.items():
+                    added.setdefault(name, value)
+            self._take_over_made(number, added)
             for param in added["params"]:
                 self._check_parameter(param)
-            number = len(self.param_groups) - 1
             self._names.append(added.get("param_names") or names
                                or [f"group{number}.param{i}" for i in range(len(added["params"]))])
             if self._tiled is not None:
                 self._open()
         except BaseException:
             self.param_groups.pop()
-            del self._names[len(self.param_groups):]
+            del self._names[len(self.param_groups):], self._classes[len(self.param_groups):]
             raise
 
-    def _take_over_made(self, group: Options) -> None:
+    def _take_over_made(self, number: int, group: Options) -> None:
         """A group's options are those that the class's own would have, which some change."""
-        made = made_options(self.optimizer_class, options_of(group), self._options)
+        optimizer_class, options = self._classes[number]
+        made = made_options(optimizer_class, options_of(group), options)
         group.update({name: value for name, value in made.items()
                       if name not in _OTHER_ARITHMETIC})
 
@@ -254,25 +259,75 @@ class Optimizer(torch.optim.Optimizer):
         if param.layout is not torch.strided or param.device.type == "meta":
             raise TypeError("a parameter is sparse or has no memory: its optimizer cannot have its "
                             "state on drives")
-        if param.dtype in _REDUCED and not self._masters:
-            raise TypeError(
-                f"a parameter is {name}: what arithmetic in it comes to depends on where a run is "
-                "cut. Give masters=True, which steps float32 masters")
         if param.dtype not in _WHOLE + _REDUCED:
             raise TypeError(f"a parameter is {name}: only float32 and float64 can be stepped, and "
                             "with masters=True float16 and bfloat16")
 
-    def _fields_of(self, number: int, dtype: torch.dtype) -> Tuple[Field, ...]:
-        """What is in a record for each element of a group's parameters of a type."""
+    def _fields_of(self, number: int, dtype: torch.dtype) -> Kept:
+        """What is in the records of a group's parameters of a type.
+
+        :raises TypeError: its class can step neither elements nor parameters by themselves
+        """
+        optimizer_class, options = self._classes[number]
         group = options_of(self.param_groups[number])
-        stepped = _stepped_in(dtype)
-        key = stepped, _pattern(group)
+        stepped = self._stepped_in(dtype)
+        of_element = torch.float32 if dtype in _REDUCED else dtype
+        key: Any = optimizer_class, of_element, _pattern(group)
         if key not in self._probed:
             shapes = [tuple(local_of(param).shape) for param in self._params()
-                      if _stepped_in(param.dtype) == stepped]
-            self._probed[key] = probe(self.optimizer_class, group, self._options, stepped, shapes)
+                      if self._stepped_in(param.dtype) == stepped]
+            self._probed[key] = is_elementwise(optimizer_class, group, options, of_element, shapes)
         fields = self._probed[key]
-        return fields if stepped == dtype else (*fields, Field(MASTER, stepped))
+        if fields is None:
+            return self._wholes_of(number, dtype, group)
+        if of_element != stepped:
+            raise TypeError(
+                f"a parameter is {name_of(dtype)}: what arithmetic in it comes to depends on where "
+                "a run is cut. Give masters=True, which steps float32 masters")
+        elements: Tuple[Field, ...] = fields
+        return elements if stepped == dtype else (*elements, Field(MASTER, stepped))
+
+    def _wholes_of(self, number: int, dtype: torch.dtype, group: Options) -> Wholes:
+        """The same of a class that steps whole parameters."""
+        optimizer_class, options = self._classes[number]
+        stepped = self._stepped_in(dtype)
+        key = number, dtype, _pattern(group)
+        if key not in self._probed:
+            params = [param for param in self.param_groups[number]["params"]
+                      if param.dtype == dtype]
+            self._check_whole(optimizer_class.__name__, number, params)
+            found = probe_whole(optimizer_class, group, options, stepped,
+                                [tuple(local_of(param).shape) for param in params])
+            if found.steps_all and self._in_backward:
+                raise ValueError(f"{optimizer_class.__name__} steps parameters without a gradient, "
+                                 "too, which in_backward cannot tell from those whose gradient "
+                                 "has not come yet: leave in_backward out")
+            if stepped != dtype:
+                found = Wholes({shape: (*fields, Field(MASTER, stepped))
+                                for shape, fields in found.by_shape.items()}, found.steps_all)
+            self._probed[key] = found
+        wholes: Wholes = self._probed[key]
+        return wholes
+
+    def _check_whole(self, name: str, number: int, params: Sequence[Any]) -> None:
+        """:raises TypeError: a parameter is not whole here, or not in the order of its elements
+        :raises ValueError: a device is to step a part of the tiles"""
+        names = dict(zip(map(id, self.param_groups[number]["params"]), self._names[number]))
+        for param in params:
+            if not all(place.is_replicate() for place in getattr(param, "placements", ())):
+                raise TypeError(
+                    f"{names[id(param)]} is sharded over processes, and {name} needs the whole "
+                    "parameter, which a shard is not. Keep it whole on each: use "
+                    "DistributedDataParallel, or fully_shard(ignored_params=...) and reduce its "
+                    f"gradient yourself; or give it to {name} itself, in memory")
+            if not local_of(param).is_contiguous():
+                raise TypeError(
+                    f"{names[id(param)]} is not contiguous, so that {name} may come to other bits "
+                    "on what a record has of it: give it contiguous memory (param.data = "
+                    "param.data.contiguous())")
+        if self._interleave is not None:
+            raise ValueError(f"interleave has a device step runs of elements, and {name} steps "
+                             "whole parameters: leave it out")
 
     def _params(self) -> List[Tensor]:
         return list(itertools.chain.from_iterable(group["params"] for group in self.param_groups))
@@ -288,8 +343,6 @@ class Optimizer(torch.optim.Optimizer):
     def _open(self) -> None:
         """The records of the groups as they are now, in place of those before."""
         laid, params = self._laid(), self._params()
-        self._opened = params
-        self._opened_as = _kinds_of(params)
         self._probed.clear()  # with other parameters
         self._objects = self._named_objects()
         if self._in_backward or self._on_drives:
@@ -300,24 +353,25 @@ class Optimizer(torch.optim.Optimizer):
                          self._interleave is not None)
         check_room(self._store, layout.needed_bytes, self._copies)
         self._close()
+        self._opened, self._opened_as = params, _kinds_of(params)
         self._unchanged = Unchanged()
-        arithmetic = Arithmetic(self.optimizer_class, self._options, params,
-                                unchanged=self._unchanged)
+        classes = list(self._classes)
+        arithmetic = Arithmetic(classes, params, unchanged=self._unchanged)
         self._described = {number: described(params[number]) for number in self._objects}
         objects = [(name, self._place(number).length, self._described[number])
                    for number, name in self._objects.items()]
         every = self._interleave if isinstance(self._interleave, int) else 0
         records = Records(self._store, layout, self._copies, objects, every)
-        self._kinds = list({(tile.group, tile.dtype): tile for tile in layout.tiles}.values())
+        self._kinds = list({(tile.group, tile.dtype, tile.shape): tile
+                            for tile in layout.tiles}.values())
         if self._on_drives:
             self._gradients = Gradients(
                 params, records, functools.partial(self._whole, to_check=False), self._reduced)
         if self._interleave is not None:
-            of_class = self.optimizer_class, self._options
             self._interleaved = Interleaved(
                 self._store, records, params, lambda device: Arithmetic(
-                    *of_class, params, device, self._unchanged),
-                functools.partial(_compare, *of_class, self.param_groups))
+                    classes, params, device, self._unchanged),
+                functools.partial(_compare, classes, self.param_groups))
         self._tiled = Tiled(records, arithmetic, params, self._gradients, self._objects.keys(),
                             self._interleaved)
         if self._in_backward:
@@ -450,17 +504,31 @@ class Optimizer(torch.optim.Optimizer):
             for param in group["params"]:
                 check_gradient(param)
         self._check_fields()
+        self._check_all_have_gradients()
+
+    def _check_all_have_gradients(self) -> None:
+        """:raises RuntimeError: the class would step a parameter that has none"""
+        for number, dtype in dict.fromkeys((tile.group, tile.dtype) for tile in self._kinds):
+            kept = self._fields_of(number, dtype)
+            if not isinstance(kept, Wholes) or not kept.steps_all:
+                continue
+            for name, param in zip(self._names[number], self.param_groups[number]["params"]):
+                if param.dtype == dtype and param.grad is None:
+                    raise RuntimeError(
+                        f"{name} has no gradient, and {self._classes[number][0].__name__} steps "
+                        "such parameters as well: give it zeros (torch.zeros_like), or leave it "
+                        "out of the optimizer")
 
     def _check_fields(self) -> None:
         """The options are such that the class keeps what the records have."""
         for tile in self._kinds:
-            wanted = self._fields_of(tile.group, tile.dtype)
+            wanted = fields_for(self._fields_of(tile.group, tile.dtype), tile.shape or ())
             if not set(wanted) <= set(tile.fields):
                 names = sorted(field.name for field in set(wanted) - set(tile.fields))
                 raise ValueError(
                     f"the options of group {tile.group} are such now that "
-                    f"{self.optimizer_class.__name__} keeps {', '.join(names)}, for which there is "
-                    "no room in the records: make the optimizer with these options")
+                    f"{self._classes[tile.group][0].__name__} keeps {', '.join(names)}, for "
+                    "which there is no room in the records: make the optimizer with these options")
 
     @normal_mode()
     def state_dict(self) -> Dict[str, Any]:
@@ -471,9 +539,9 @@ class Optimizer(torch.optim.Optimizer):
         :raises SpillwayError: a drive failed
         """
         whole = iter(self._whole().gathered())
-        for group in self.param_groups:
+        for number, group in enumerate(self.param_groups):
             for param in group["params"]:
-                state = next(whole) or self._state_from_beginning(group, param)
+                state = next(whole) or self._state_from_beginning(number, param)
                 if state:
                     self.state[param] = state
         try:
@@ -481,11 +549,12 @@ class Optimizer(torch.optim.Optimizer):
         finally:
             self.state.clear()
 
-    def _state_from_beginning(self, group: Options, param: Tensor) -> Dict[str, Any]:
+    def _state_from_beginning(self, number: int, param: Tensor) -> Dict[str, Any]:
         """What the class's own has of a parameter that never had a gradient: Adagrad's all."""
-        shape, dtype = local_of(param).shape, _stepped_in(param.dtype)
+        shape, dtype = local_of(param).shape, self._stepped_in(param.dtype)
         alike = torch.empty(shape, dtype=dtype, device="cpu")
-        made = make(self.optimizer_class, [alike], options_of(group), self._options)
+        optimizer_class, options = self._classes[number]
+        made = make(optimizer_class, [alike], options_of(self.param_groups[number]), options)
         return made.state.get(alike, {})
 
     @normal_mode()
@@ -500,7 +569,7 @@ class Optimizer(torch.optim.Optimizer):
         for pre_hook in list(getattr(self, "_optimizer_load_state_dict_pre_hooks", {}).values()):
             state_dict = pre_hook(self, dict(state_dict)) or state_dict
         groups = loaded_groups(self.param_groups, state_dict)
-        entries = loaded_entries(self._params(), tiled.field_names(), state_dict)
+        entries = loaded_entries(self._params(), tiled.field_shapes(), state_dict)
         groups, entries = self._brought_up_to_date(groups, entries)
         before = list(self.param_groups)
         self.param_groups[:] = groups
@@ -524,7 +593,7 @@ class Optimizer(torch.optim.Optimizer):
         """
         tiled = self._whole()
         names = list(itertools.chain.from_iterable(self._names))
-        found = loaded_parameters(names, self._params(), tiled.field_names(), values)
+        found = loaded_parameters(names, self._params(), tiled.field_shapes(), values)
         with normal_mode():
             tiled.load_parameters(found)
         known = set(names)
@@ -534,12 +603,18 @@ class Optimizer(torch.optim.Optimizer):
         self, groups: List[Options], entries: List[Optional[Options]]
     ) -> Tuple[List[Options], List[Optional[Options]]]:
         """As the class makes of what an older PyTorch has saved."""
-        inner = make(self.optimizer_class, [stand_in(1)], self.param_groups[0], self._options)
-        params = self._params()
-        state = {param: entry for param, entry in zip(params, entries) if entry is not None}
-        with on_host():
-            inner.__setstate__({"state": state, "param_groups": groups})
-        return inner.param_groups, [inner.state.get(param) for param in params]
+        state = {param: entry for param, entry in zip(self._params(), entries) if entry is not None}
+        new_groups: List[Options] = []
+        new_entries: List[Optional[Options]] = []
+        for (optimizer_class, options), before, group in zip(self._classes, self.param_groups,
+                                                             groups):
+            inner = made_alike(optimizer_class, options_of(before), options)
+            of_group = {param: state[param] for param in group["params"] if param in state}
+            with on_host():
+                inner.__setstate__({"state": of_group, "param_groups": [group]})
+            new_groups += inner.param_groups
+            new_entries += [inner.state.get(param) for param in group["params"]]
+        return new_groups, new_entries
 
     def __getstate__(self) -> Dict[str, Any]:
         raise TypeError("an optimizer with its state on drives cannot be copied or pickled: "
@@ -672,7 +747,9 @@ class Optimizer(torch.optim.Optimizer):
 
     @property
     def _class_name(self) -> str:
-        return f"{self.optimizer_class.__module__}.{self.optimizer_class.__qualname__}"
+        """Of all groups, if they have not the same."""
+        names = [f"{cls.__module__}.{cls.__qualname__}" for cls, _ in self._classes]
+        return names[0] if len(set(names)) == 1 else ", ".join(names)
 
     def _check_resumable(self, checkpoint: Checkpoint) -> None:
         reason = None
@@ -708,6 +785,10 @@ class Optimizer(torch.optim.Optimizer):
         if self._tiled is not None:
             self._tiled.records.close()
 
+    def _stepped_in(self, dtype: torch.dtype) -> torch.dtype:
+        """The type that the arithmetic of a parameter is in."""
+        return torch.float32 if dtype in _REDUCED and self._masters else dtype
+
     @property
     def _step_supports_amp_scaling(self) -> bool:
         """A GradScaler asks for it before it does anything.
@@ -729,46 +810,54 @@ def _gradient_type(param: Any) -> torch.dtype:
     return getattr(param, "grad_dtype", None) or param.dtype
 
 
-def _stepped_in(dtype: torch.dtype) -> torch.dtype:
-    """The type that the arithmetic of a parameter is in."""
-    return torch.float32 if dtype in _REDUCED else dtype
-
-
-def _defaults(optimizer_class: Type[torch.optim.Optimizer], group: Options,
-              options: Options) -> Options:
-    """What the class makes of its options.
-
-    :raises TypeError: it takes no vectors: see probe()
-    """
-    try:
-        return make(optimizer_class, [stand_in(1)], group, options).defaults
-    except (TypeError, ValueError):
-        try:
-            make(optimizer_class, [stand_in(1, 1)], group, options)
-        except (TypeError, ValueError):
-            takes_matrices = False
-        else:
-            takes_matrices = True
-        if takes_matrices:
-            probe(optimizer_class, options_of(group), options, torch.float32)
-        raise
-
-
-def _compare(optimizer_class: Type[torch.optim.Optimizer], options: Options,
-             groups: Sequence[Options], device: torch.device) -> None:
+def _compare(classes: Sequence[OfGroup], groups: Sequence[Options], device: torch.device) -> None:
     """Say whether the numbers depend on which tiles a device steps."""
-    different = sorted({
-        name_of(dtype) for group in groups
+    types: Dict[str, Dict[str, bool]] = {}
+    for (optimizer_class, options), group in zip(classes, groups):
+        of_class = types.setdefault(optimizer_class.__name__, {})
         for dtype in {torch.float32 if param.dtype in _REDUCED else param.dtype
-                      for param in group["params"]}
-        if not is_same_on(device, optimizer_class, options_of(group), options, dtype)})
-    if different:
-        _log.info("%s in %s comes to other bits on %s than on the host: numbers depend on which "
-                  "tiles are stepped there", optimizer_class.__name__, ", ".join(different),
-                  device.type)
-    else:
-        _log.info("%s comes to the same bits on %s as on the host, as far as was tried",
-                  optimizer_class.__name__, device.type)
+                      for param in group["params"]}:
+            is_same = is_same_on(device, optimizer_class, options_of(group), options, dtype)
+            of_class[name_of(dtype)] = of_class.get(name_of(dtype), True) and is_same
+    for name, of_class in types.items():
+        different = sorted(dtype for dtype, is_same in of_class.items() if not is_same)
+        if different:
+            _log.info("%s in %s comes to other bits on %s than on the host: numbers depend on "
+                      "which tiles are stepped there", name, ", ".join(different), device.type)
+        else:
+            _log.info("%s comes to the same bits on %s as on the host, as far as was tried", name,
+                      device.type)
+
+
+def _check_class(name: str, value: Any) -> None:
+    """:raises TypeError: it is not a class of optimizers"""
+    if (not (isinstance(value, type) and issubclass(value, torch.optim.Optimizer))
+            or issubclass(value, Optimizer)):
+        raise TypeError(f"{name} must be a class like torch.optim.AdamW, not {value!r}")
+
+
+def _ranks_with(store: Store, process_group: Group) -> Optional[Ranks]:
+    """:raises ValueError: not a group; or they have opened commits that may differ"""
+    ranks = ranks_of(process_group)
+    if ranks is not None and not store.commit_chosen:
+        raise ValueError(
+            "several processes have to resume the same commit, and opening the newest of one "
+            "discards the one before: open the store with "
+            "commit=spillway.torch.newest_of_all(). Where each process is to commit for "
+            "itself, give process_group=None")
+    return ranks
+
+
+def _check_given(store: Any, commit_extra: Any, masters: Any, copies: Any) -> None:
+    """:raises TypeError, ValueError: one is something else"""
+    if not hasattr(store, "arena_bytes"):
+        raise TypeError(f"store must be an open spillway.Store, not {store!r}")
+    if commit_extra is not None and not callable(commit_extra):
+        raise TypeError("commit_extra must be a function that returns what goes with a commit, not "
+                        f"{commit_extra!r}")
+    _check_flag("masters", masters)
+    if copies not in (1, 2) or type(copies) is not int:
+        raise ValueError(f"copies must be 1 or 2, not {copies!r}")
 
 
 def _check_flag(name: str, value: Any) -> None:

@@ -44,9 +44,22 @@ CASES = {
                                       read="600,600,150,600"), False),
     "masters, throttled": (dict(drives=4, write=500, read=600), True),
 }
+# Matrices by Muon, whole, and vectors by AdamW: a quarter of the parameters, which take longer.
+MUON = {"Muon and AdamW, throttled": dict(drives=4, write=500, read=600)}
 
 
 # ---- In a process of its own, at the drives' speed -----------------------------------------------
+
+def both_classes(params):
+    """Groups of spillway's optimizer, and PyTorch's two."""
+    import torch
+
+    matrices = [param for param in params if param.dim() == 2]
+    vectors = [param for param in params if param.dim() != 2]
+    groups = [{"params": matrices, "optimizer_class": torch.optim.Muon}, {"params": vectors}]
+    return groups, lambda: (torch.optim.Muon(matrices, lr=1e-3),
+                            torch.optim.AdamW(vectors, lr=1e-3, foreach=False))
+
 
 def steps_in_turn(args):
     import torch
@@ -60,22 +73,31 @@ def steps_in_turn(args):
               for shape in shapes_of(args.elements)]
     gradients = [(torch.rand(param.shape, generator=generator) - 0.5).to(dtype) for param in stored]
     kept = [torch.nn.Parameter(param.detach().float()) for param in stored]
-    in_memory = torch.optim.AdamW(kept, lr=1e-3, foreach=False)
+    groups = stored
+    if args.muon:
+        groups, _ = both_classes(stored)
+        in_memory = both_classes(kept)[1]()
+    else:
+        in_memory = [torch.optim.AdamW(kept, lr=1e-3, foreach=False)]
     elements = sum(param.numel() for param in stored)
     with spillway.Store(args.devices.split(","), arena_bytes=args.arena) as store:
-        optimizer = spillway.torch.Optimizer(torch.optim.AdamW, stored, store, lr=1e-3,
+        optimizer = spillway.torch.Optimizer(torch.optim.AdamW, groups, store, lr=1e-3,
                                              masters=args.masters, memory=args.memory)
         times, busy = {"memory": [], "store": []}, []
         rounded = [param.detach().clone() for param in stored]
         for param, gradient in zip(kept, gradients):
             param.grad = gradient.to(param.dtype)
 
+        def step_all():
+            for one in in_memory:
+                one.step()
+
         def step_in_memory():
             # Of masters: the gradient as they are, and what they come to as the model has it. No
             # memory is allocated for it: fresh pages would make the reference slow.
             for param, gradient in zip(kept, gradients):
                 param.grad.copy_(gradient)
-            in_memory.step()
+            step_all()
             for param, copy in zip(kept, rounded):
                 copy.copy_(param.detach())
 
@@ -83,7 +105,7 @@ def steps_in_turn(args):
             for param, gradient in zip(stored, gradients):
                 param.grad = gradient
             before = optimizer.stats()
-            for name, one in (("memory", step_in_memory if args.masters else in_memory.step),
+            for name, one in (("memory", step_in_memory if args.masters else step_all),
                               ("store", optimizer.step)):
                 begun, busy_begun = time.perf_counter(), busy_seconds()
                 one()
@@ -285,13 +307,18 @@ class Bench:
         call(self.build / "spillway", "format", "--force", "--erase", "--devices",
              ",".join(rig.drives))
 
-    def steps(self, name, options, masters):
-        size = size_of_drives(elements_of(self.args.elements) * (14 if masters else 12))
+    def muon(self):
+        for name, options in MUON.items():
+            self.steps(name, options, False, self.args.elements // 4, "--muon")
+
+    def steps(self, name, options, masters, elements=None, *more):
+        elements = self.args.elements if elements is None else elements
+        size = size_of_drives(elements_of(elements) * (14 if masters else 12))
         for _ in range(self.args.rounds):
             with Rig(size=size, **options) as rig:
                 bandwidth = self.bandwidth(rig, "--rw=rw", "--rwmixread=50")
                 self.format(rig)
-                one = self.worker(rig, "steps", masters, self.args.elements)
+                one = self.worker(rig, "steps", masters, elements, *more)
             if not one["same"]:
                 raise SystemExit(f"state: {name}: the bits differ from those in memory")
             moved = one["bytes_read"] + one["bytes_written"]
@@ -386,7 +413,8 @@ def filesystems(drives):
         yield folders
 
 
-OTHERS = {"training": Bench.training, "gradients": Bench.gradients, "commit": Bench.commits}
+OTHERS = {"muon": Bench.muon, "training": Bench.training, "gradients": Bench.gradients,
+          "commit": Bench.commits}
 WORKERS = {"steps": steps_in_turn, "train": train_in_turn, "gradients": gradients_in_turn,
            "commit": commit_in_turn, "save": save, **parameters.WORKERS}
 
@@ -412,7 +440,8 @@ def parse_arguments():
                         help="a round of small ones: does it run? Its figures are worth nothing")
     for hidden in ("--worker", "--devices", "--folders"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
-    parser.add_argument("--masters", action="store_true", help=argparse.SUPPRESS)
+    for hidden in ("--masters", "--muon"):
+        parser.add_argument(hidden, action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.quick:
         args.rounds, args.layers, args.parameter_layers = 1, 2, 4

@@ -181,8 +181,8 @@ def test_nothing_is_changed_where_a_class_is_refused():
     store = FakeStore()
     for param in params:
         param.grad = torch.ones_like(param)
-    with pytest.raises(TypeError, match="Codes cannot have its state on drives.*use Codes itself"):
-        over(params, Codes, store, tile=2048)
+    with pytest.raises(TypeError, match="Blocks cannot have its state .*use Blocks itself"):
+        over(params, Blocks, store, tile=2048)
     assert store.state is None
     assert all(map(torch.equal, params, before))
 

@@ -262,6 +262,80 @@ def test_bits_are_those_of_the_class(folder, parts, plain, parallel):
         assert any(len(param) == 0 for param in plain[1][0])
 
 
+# ---- Whole parameters ----------------------------------------------------------------------------
+
+
+needs_muon = pytest.mark.skipif(not hasattr(torch.optim, "Muon"),
+                                reason="this PyTorch has no Muon: 2.9 has")
+
+
+def parts_of(model):
+    """(Muon's, AdamW's)"""
+    params = list(model.parameters())
+    return [param for param in params if param.dim() == 2], [
+        param for param in params if param.dim() != 2]
+
+
+def train_matrices(rank, store, option):
+    """By Muon and AdamW, on drives or in memory."""
+    model = model_of("ddp")
+    matrices, rest = parts_of(model)
+    torch.manual_seed(SEED + 1 + rank)
+    if store is None:
+        optimizers = [torch.optim.Muon(matrices, lr=0.1),
+                      torch.optim.AdamW(rest, lr=0.01, foreach=False)]
+    else:
+        optimizers = [spillway.torch.Optimizer(torch.optim.AdamW, [
+            {"params": matrices, "optimizer_class": torch.optim.Muon, "lr": 0.1},
+            {"params": rest}], store, lr=0.01, **{name: model for name in option})]
+        found = optimizers[0].resume()
+        assert (found and found.step) in (None, STEPS // 2)
+    begin = optimizers[0].steps if store is not None else 0
+    end = STEPS if begin or store is None else STEPS // 2
+    for _ in range(end - begin):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        model(torch.randn(16, 20)).pow(2).mean().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    if store is not None:
+        optimizers[0].commit()
+    states = [entry for optimizer in optimizers
+              for _, entry in sorted(optimizer.state_dict()["state"].items())]
+    return [param.detach() for param in model.parameters()], states
+
+
+@needs_muon
+@pytest.mark.parametrize("option", [
+    [], pytest.param(["in_backward"], marks=needs_hooks),
+    pytest.param(["gradients"], marks=needs_hooks)], ids=["", "in_backward", "gradients"])
+def test_muon_has_the_whole_matrix_on_each_rank(folder, parts, option):
+    """Half of the steps, and after that the others by new processes."""
+    plain = together(folder, lambda rank: train_matrices(rank, None, option))
+
+    def over_store(rank):
+        with opened(parts, rank) as store:
+            return train_matrices(rank, store, option)
+
+    together(folder, over_store)
+    ours = together(folder, over_store)
+    for rank in range(RANKS):
+        assert_same(ours[rank], plain[rank])
+
+
+@needs_muon
+@pytest.mark.skipif(not shards(), reason="this PyTorch has no fully_shard, or only for GPUs")
+def test_a_shard_is_not_a_matrix(folder, parts):
+    def refused(rank):
+        matrices, _ = parts_of(model_of("fsdp"))
+        with opened(parts, rank) as store:
+            with pytest.raises(TypeError, match="group0.param0 is sharded over processes, and Muon "
+                               "needs the whole parameter, .*ignored_params"):
+                spillway.torch.Optimizer(torch.optim.Muon, matrices, store)
+
+    together(folder, refused)
+
+
 # ---- During the backward pass --------------------------------------------------------------------
 
 

@@ -269,13 +269,16 @@ def test_a_run_that_is_killed_at_any_moment_comes_to_the_same_bits(folder, maste
 
 
 @pytest.mark.rest
-def test_the_example_goes_on_where_it_was_killed(folder):
+@pytest.mark.parametrize("more", [[], pytest.param(["--muon"], marks=pytest.mark.skipif(
+    not hasattr(torch.optim, "Muon"), reason="this PyTorch has no Muon"))], ids=["adamw", "muon"])
+def test_the_example_goes_on_where_it_was_killed(folder, more):
     drives, plain_drives = make_drives(folder, 2, 64 << 20), make_drives(folder, 1, 64 << 20, "one")
     spillway.format_store(drives)
     spillway.format_store(plain_drives)
 
     def arguments(devices):
-        return [EXAMPLES / "resume.py", *options_of(devices=devices, steps=12, every=3, hidden=32)]
+        return [EXAMPLES / "resume.py", *more,
+                *options_of(devices=devices, steps=12, every=3, hidden=32)]
 
     plain = run_python(*arguments(plain_drives))
     assert plain.returncode == 0, plain.stderr

@@ -68,6 +68,40 @@ def test_a_commit_is_gone_on_from(formatted, options):
     assert found == losses
 
 
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this PyTorch has no Muon: 2.9 has")
+@pytest.mark.parametrize("options", [{}, {"in_backward": True}, {"gradients": True}],
+                         ids=["step", "in backward", "gradients"])
+def test_matrices_on_drives_are_stepped_whole(formatted, options):
+    """By Muon, and all else by AdamW; after a commit, too."""
+    def parts(model):
+        matrices = [param for param in model.parameters() if param.dim() == 2]
+        return matrices, [param for param in model.parameters() if param.dim() != 2]
+
+    torch.manual_seed(5)
+    theirs = GPT(2)
+    matrices, rest = parts(theirs)
+    muon = torch.optim.Muon(matrices, lr=0.01)
+    adamw = torch.optim.AdamW(rest, lr=1e-3, foreach=False)
+    muon.register_step_post_hook(lambda *_: (adamw.step(), adamw.zero_grad()))
+    losses, found = train(theirs, muon, range(8)), []
+    for start, end in ((0, 4), (4, 8)):
+        torch.manual_seed(5)
+        with spillway.Store(formatted, arena_bytes=12 << 20) as store:
+            model = spillway.torch.materialize(lambda: GPT(2), store, parameter_bytes=LIMIT)
+            off = on_drives(store, model)
+            matrices, rest = parts(model)
+            optimizer = spillway.torch.Optimizer(torch.optim.Muon, [
+                {"params": matrices}, {"params": rest, "optimizer_class": torch.optim.AdamW,
+                                       "lr": 1e-3}], store, lr=0.01, **options)
+            resumed = optimizer.resume()
+            assert (resumed.step if resumed else 0) == start
+            found += train(model, optimizer, range(start, end), off)
+            optimizer.commit()
+            if end == 8:
+                assert_same(model, theirs)
+    assert found == losses
+
+
 def resumed(formatted):
     """The parameters of the newest commit."""
     with opened(formatted) as store:

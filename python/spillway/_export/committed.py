@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import json
+import math
 from typing import Any, Dict, List, Tuple
 
 import torch
@@ -19,6 +20,8 @@ from ..store import Store
 
 # The field of a record that has parameters as they are.
 _PARAMETER = "parameter"
+# What a class may keep besides floating point numbers.
+_COUNTS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool)
 # A record that is a parameter by itself: PREFIX, its group, its name.
 _BY_ITSELF = "parameter/"
 
@@ -60,6 +63,13 @@ def _whole(value: Any) -> int:
     return value
 
 
+def _stored(field: str, name: Any) -> torch.dtype:
+    """The type of a field."""
+    if field in (MASTER, _PARAMETER) or DTYPES[name] not in _COUNTS:
+        return _type(name)
+    return DTYPES[name]
+
+
 def _type(name: Any) -> torch.dtype:
     dtype = DTYPES[name]
     if not dtype.is_floating_point:
@@ -80,10 +90,15 @@ class _Commit:
             self._add_parameter(record, said)
             return
         dtype = _type(said["dtype"])
-        for field, stored, offset in said["fields"]:
+        for field, stored, offset, *own in said["fields"]:
             at = _whole(offset)
+            if own:  # not a number for each element of the record's only parameter
+                (name, *_), = said["parameters"]
+                self._add_piece(record, field, _stored(field, stored), dtype, at,
+                                [name, *own, 0, math.prod(map(_whole, own[0]))])
+                continue
             for piece in said["parameters"]:
-                at = self._add_piece(record, field, _type(stored), dtype, at, piece)
+                at = self._add_piece(record, field, _stored(field, stored), dtype, at, piece)
 
     def _add_piece(self, record: CommittedRecord, field: str, stored: torch.dtype,
                    dtype: torch.dtype, at: int, piece: Any) -> int:

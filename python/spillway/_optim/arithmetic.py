@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .elementwise import Options, is_plain, make, on_host, step_of
-from .tiles import Field, Piece, Tile, item_bytes
+from .tiles import Field, Piece, Tile, item_bytes, name_of
 from .unchanged import Unchanged
 
 MASTER = "master"
@@ -40,6 +40,8 @@ ON_DRIVES = _OnDrives()
 # What a parameter's state is beside the elements of its fields: name to number, or to ON_DRIVES.
 # None: it has no state yet.
 Entry = Optional[Dict[str, Any]]
+# A class, and what all of its optimizers are made with.
+OfGroup = Tuple[Type[Optimizer], Options]
 
 
 def memory_at(address: int, len_bytes: int) -> Tensor:
@@ -52,7 +54,7 @@ def views_of(tile: Tile, memory: Tensor) -> Dict[str, Tensor]:
     """The fields of a record, flat."""
     views = {}
     for field, offset in zip(tile.fields, tile.offsets):
-        length = tile.count * item_bytes(field.dtype)
+        length = field.count(tile.count) * item_bytes(field.dtype)
         views[field.name] = memory[offset:offset + length].view(field.dtype)
     return views
 
@@ -95,6 +97,11 @@ def write_piece(tensor: Tensor, piece: Piece, source: Tensor) -> None:
     tensor.detach().copy_(whole.view(tensor.shape))
 
 
+def part_of(view: Tensor, field: Field, piece: Piece) -> Tensor:
+    """Of a record's field what is of a piece, flat."""
+    return view if field.shape is not None else view[piece.offset:piece.end]
+
+
 class Scratch:
     """Memory for copies, as long as the longest there has been."""
 
@@ -112,12 +119,14 @@ class Scratch:
 
 @dataclasses.dataclass
 class _Run:
-    """Adjacent pieces that are stepped as one."""
+    """Adjacent pieces that are stepped as one; or the only one, in the ``shape`` of its parameter,
+    which is stepped as a whole."""
 
     pieces: List[Piece]
     grads: List[Tensor]  # of each, flat
     entry: Entry
     flat: Optional[Tensor]  # the parameter, where its and the gradient's own memory are used
+    shape: Optional[Tuple[int, ...]] = None
     param: Tensor = dataclasses.field(init=False)
 
     @property
@@ -136,8 +145,14 @@ class _Run:
     def count(self) -> int:
         return self.end - self.begin
 
-    def of(self, view: Tensor) -> Tensor:
-        return view[self.begin:self.end]
+    def of(self, view: Tensor, field: Optional[Field] = None) -> Tensor:
+        """Its part of a field, in the shape that the class gets."""
+        if field is not None and field.shape is not None:
+            return view.view(field.shape)
+        return self.shaped(view[self.begin:self.end])
+
+    def shaped(self, flat: Tensor) -> Tensor:
+        return flat if self.shape is None else flat.view(self.shape)
 
 
 def are_equal(one: Entry, other: Entry) -> bool:
@@ -158,22 +173,22 @@ def are_equal(one: Entry, other: Entry) -> bool:
 class Arithmetic:
     """Steps of tiles.
 
+    :param classes: of each group
     :param params: all parameters, as pieces number them
     :param device: whose memory the fields are in that step() is given
     :param unchanged: is told of every step
     """
 
-    def __init__(self, optimizer_class: Type[Optimizer], options: Options,
-                 params: Sequence[Tensor], device: torch.device = HOST,
-                 unchanged: Optional[Unchanged] = None) -> None:
+    def __init__(self, classes: Sequence[OfGroup], params: Sequence[Tensor],
+                 device: torch.device = HOST, unchanged: Optional[Unchanged] = None) -> None:
         self._unchanged = unchanged or Unchanged()
-        self._class = optimizer_class
-        self._options = options
+        self._classes = classes
         self._params = params
-        self._step = step_of(optimizer_class)
         self._device = device
         self._scratch = Scratch(device)
-        self._kept: Optional[Optimizer] = None  # used again where no parameter is new
+        self._step = _step
+        # Of each class, used again where no parameter is new.
+        self._kept: Dict[Type[Optimizer], Optimizer] = {}
 
     def step(self, tile: Tile, views: Dict[str, Tensor], group: Options, entries: Sequence[Entry],
              pieces: Sequence[Piece], gradient: Callable[[Piece], Tensor]) -> Dict[int, Entry]:
@@ -217,7 +232,7 @@ class Arithmetic:
             param = self._params[piece.parameter]
             grad = gradient(piece)
             flat = None
-            if (not has_master and piece.stop - piece.start >= _DIRECT_COUNT
+            if (not has_master and (piece.stop - piece.start >= _DIRECT_COUNT or tile.shape)
                     and grad.device == self._device):
                 flat = flat_of(param, self._device)
             last = runs[-1] if runs else None
@@ -226,14 +241,14 @@ class Arithmetic:
                 last.pieces.append(piece)  # A1
                 last.grads.append(grad)
             else:
-                runs.append(_Run([piece], [grad], entry, flat))
+                runs.append(_Run([piece], [grad], entry, flat, tile.shape))
         return runs
 
     def _point(self, run: _Run) -> None:
         piece, = run.pieces
         assert run.flat is not None
-        run.param = run.flat[piece.start:piece.stop]
-        run.param.grad, = run.grads
+        run.param = run.shaped(run.flat[piece.start:piece.stop])
+        run.param.grad = run.shaped(run.grads[0])
 
     def _gather(self, run: _Run, views: Dict[str, Tensor], grad: Tensor, param: Tensor) -> None:
         for piece, found in zip(run.pieces, run.grads):
@@ -241,64 +256,79 @@ class Arithmetic:
             grad[at].copy_(found)
             if MASTER not in views:
                 read_piece(self._params[piece.parameter], piece, param[at])
-        run.param = run.of(views[MASTER]) if MASTER in views else param
-        run.param.grad = grad
+        run.param = run.of(views[MASTER]) if MASTER in views else run.shaped(param)
+        run.param.grad = run.shaped(grad)
 
     def _scatter(self, run: _Run) -> None:
         for piece in run.pieces:
             at = slice(piece.offset - run.begin, piece.end - run.begin)
-            write_piece(self._params[piece.parameter], piece, run.param[at])
+            write_piece(self._params[piece.parameter], piece, run.param.view(-1)[at])
 
     def _stepped(self, tile: Tile, views: Dict[str, Tensor], group: Options,
                  runs: List[_Run]) -> Dict[int, Entry]:
         params = [run.param for run in runs]
-        if self._kept is None or any(run.entry is None for run in runs):
+        optimizer_class, options = self._classes[tile.group]
+        inner = self._kept.get(optimizer_class)
+        if inner is None or any(run.entry is None for run in runs):
             # What the class puts into a state when it is made belongs to new parameters.
-            inner = make(self._class, params, group, self._options)
+            inner = make(optimizer_class, params, group, options)
         else:
-            inner = self._kept
             forced = {name: False for name in ("foreach", "fused") if name in inner.defaults}
             inner.param_groups = [{**group, **forced, "params": params}]
             inner.state.clear()
+        fields = {field.name: field for field in tile.fields}
         for run in runs:
             if run.entry is not None:
                 inner.state[run.param] = {
-                    name: run.of(views[name]) if value is ON_DRIVES else
+                    name: run.of(views[name], fields[name]) if value is ON_DRIVES else
                     value.clone() if isinstance(value, Tensor) else value
                     for name, value in run.entry.items()
                 }
+        homes = [param.detach() for param in params]
         with self._unchanged.look(params), on_host():
             self._step(inner)
+            for param, home in zip(params, homes):
+                if param.data_ptr() != home.data_ptr():  # the class has set param.data
+                    home.copy_(param)
         after: Dict[int, Entry] = {}
         for run in runs:
-            entry = self._taken_over(tile.fields, run, views, inner.state.get(run.param, {}))
+            entry = _taken_over(optimizer_class, fields, run, views,
+                                inner.state.get(run.param, {}))
             after.update({piece.parameter: entry for piece in run.pieces})
         inner.state.clear()  # its views are of memory that is released
         inner.param_groups = []
-        self._kept = inner
+        self._kept[optimizer_class] = inner
         return after
 
-    def _taken_over(self, fields: Sequence[Field], run: _Run, views: Dict[str, Tensor],
-                    state: Dict[str, Any]) -> Entry:
-        """The state of a run as an entry; fields that the class has replaced go to the record.
 
-        :raises RuntimeError: it has a field that the class did not have when it was probed
-        """
-        names = {field.name for field in fields if field.name != MASTER}
-        entry: Dict[str, Any] = {}
-        for name, value in state.items():
-            if name in names and isinstance(value, Tensor):
-                view = run.of(views[name])
-                if (value.shape != view.shape or value.dtype != view.dtype
-                        or not is_plain(value)):
-                    raise RuntimeError(f"{self._class.__name__} has made {name} for {run.count} "
-                                       "elements otherwise than when it was tried")
-                if value.data_ptr() != view.data_ptr():
-                    view.copy_(value)
-                entry[name] = ON_DRIVES
-            elif isinstance(value, Tensor) and value.dim() > 0:
-                raise RuntimeError(f"{self._class.__name__} has made {name} for {run.count} "
-                                   "elements, which it did not when it was tried")
-            else:  # what is of no element is the host's
-                entry[name] = value.to(HOST) if isinstance(value, Tensor) else value
-        return entry
+def _step(inner: Optimizer) -> None:
+    step_of(type(inner))(inner)
+
+
+def _taken_over(optimizer_class: Type[Optimizer], fields: Dict[str, Field], run: _Run,
+                views: Dict[str, Tensor], state: Dict[str, Any]) -> Entry:
+    """The state of a run as an entry; fields that the class has replaced go to the record.
+
+    :raises RuntimeError: it has a field that the class did not have when it was probed
+    """
+    entry: Dict[str, Any] = {}
+    for name, value in state.items():
+        if name in fields and name != MASTER and isinstance(value, Tensor):
+            view = run.of(views[name], fields[name])
+            if (value.shape != view.shape or value.dtype != view.dtype
+                    or not is_plain(value)):
+                raise RuntimeError(
+                    f"{optimizer_class.__name__} has made {name} for {run.count} elements "
+                    f"otherwise than when it was tried: {name_of(value.dtype)} "
+                    f"{tuple(value.shape)}")
+            if value.data_ptr() != view.data_ptr():
+                view.copy_(value)
+            elif value.stride() != view.stride():
+                view.copy_(value.clone())
+            entry[name] = ON_DRIVES
+        elif isinstance(value, Tensor) and value.dim() > 0:
+            raise RuntimeError(f"{optimizer_class.__name__} has made {name} for {run.count} "
+                               "elements, which it did not when it was tried")
+        else:  # what is of no element is the host's
+            entry[name] = value.to(HOST) if isinstance(value, Tensor) else value
+    return entry

@@ -1,23 +1,30 @@
 # SPDX-License-Identifier: MIT
-# spillway/_optim/checkpoint.py - the in-memory part of an optimizer, as the bytes of a commit
+# spillway/_optim/checkpoint.py - an optimizer that was saved: in a commit, or as a state_dict
+"""The in-memory part of an optimizer as the bytes of a commit; and a state_dict of torch.optim,
+checked against an offloaded optimizer: what does not fit is said before anything is changed."""
 from __future__ import annotations
 
+import copy
 import dataclasses
 import errno
+import itertools
 import logging
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
 from .._core.library import SpillwayError
-from .arithmetic import ON_DRIVES, Entry
+from .arithmetic import MASTER, ON_DRIVES, Entry, local_of
 from .elementwise import Options
 from .pack import pack, unpack
 
 _log = logging.getLogger("spillway")
 
 _FORMAT = 1
+
+# What the records have for a parameter, by name.
+Shapes = Mapping[str, Tuple[int, ...]]
 
 
 @dataclasses.dataclass
@@ -97,3 +104,104 @@ def decoded(content: bytes) -> Checkpoint:
                             f"{error}") from error
     return Checkpoint(groups=groups, entries=entries, rank=(rank, count), names=names,
                       **named)
+
+
+# ---- A state_dict --------------------------------------------------------------------------------
+
+
+def loaded_groups(groups: Sequence[Options], state_dict: Dict[str, Any]) -> List[Options]:
+    """The options of a state_dict, with the parameters that there are.
+
+    :raises ValueError: it has other groups
+    """
+    saved = state_dict["param_groups"]
+    if len(saved) != len(groups):
+        raise ValueError(f"the state_dict has {len(saved)} groups of parameters, the optimizer "
+                         f"{len(groups)}")
+    merged = []
+    for number, (group, new) in enumerate(zip(groups, saved)):
+        if len(new["params"]) != len(group["params"]):
+            raise ValueError(f"group {number} of the state_dict has {len(new['params'])} "
+                             f"parameters, that of the optimizer {len(group['params'])}")
+        options = copy.deepcopy({name: value for name, value in new.items() if name != "params"})
+        if "param_names" in group:
+            options.setdefault("param_names", group["param_names"])
+        else:
+            options.pop("param_names", None)
+        merged.append({**options, "params": group["params"]})
+    return merged
+
+
+def _cast(value: Any, name: str, dtype: torch.dtype) -> Any:
+    """As torch.optim does with what it loads: numbers of a parameter are of its type, but for the
+    count of steps."""
+    if not isinstance(value, Tensor):
+        return copy.deepcopy(value)
+    value = value.detach()
+    if value.dim() > 0:
+        return value  # is cast as it is copied into a record
+    return value.to("cpu", dtype if name != "step" else value.dtype, copy=True)
+
+
+def loaded_entries(params: Sequence[Tensor], fields: Sequence[Shapes],
+                   state_dict: Dict[str, Any]) -> List[Optional[Options]]:
+    """The state of each parameter, of a sharded one what is here; None: it has none.
+
+    :param fields: what the records have for each
+    :raises ValueError: a tensor is of another shape, or has no field
+    """
+    numbers = itertools.chain.from_iterable(group["params"] for group in state_dict["param_groups"])
+    entries: List[Optional[Options]] = []
+    for number, param, names in zip(numbers, params, fields):
+        state = state_dict["state"].get(number)
+        if not state:
+            entries.append(None if state is None else {})
+            continue
+        dtype = torch.float32 if MASTER in names else param.dtype
+        entry = {}
+        for name, value in state.items():
+            if name == MASTER and MASTER not in names:
+                continue
+            value = local_of(value)
+            _check(number, names, name, value)
+            entry[name] = _cast(value, name, dtype)
+        entries.append(entry)
+    return entries
+
+
+def _check(number: int, names: Shapes, name: str, value: Any) -> None:
+    if name in names:
+        if isinstance(value, Tensor) and tuple(value.shape) != names[name]:
+            raise ValueError(f"{name} of parameter {number} has the shape {tuple(value.shape)}, "
+                             f"and not {names[name]}")
+    elif isinstance(value, Tensor) and value.dim() > 0:
+        raise ValueError(f"the state_dict has {name} of parameter {number}, for which there is no "
+                         "room in the records: make the optimizer with the options with which it "
+                         "was saved")
+
+
+def loaded_parameters(names: Sequence[str], params: Sequence[Tensor], fields: Sequence[Shapes],
+                      values: Mapping[str, Tensor]) -> List[Tensor]:
+    """The new value of each parameter.
+
+    :param fields: what the records have for each
+    :raises ValueError: one is missing, of another shape, or would lose bits
+    """
+    missing = [name for name in names if name not in values]
+    if missing:
+        more = f" and {len(missing) - 4} more" if len(missing) > 4 else ""
+        raise ValueError(f"there is no {', '.join(missing[:4])}{more}, which the model has")
+    found = []
+    for name, param, kept in zip(names, params, fields):
+        value = values[name]
+        dtype = torch.float32 if MASTER in kept else param.dtype
+        if not isinstance(value, Tensor) or value.shape != local_of(param).shape:
+            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(f"{name} is {shape}, and the model's has the shape "
+                             f"{tuple(local_of(param).shape)}")
+        if (not value.dtype.is_floating_point
+                or torch.promote_types(value.dtype, dtype) is not dtype):
+            raise ValueError(f"{name} is {value.dtype}, which does not fit into {dtype} without "
+                             "loss: convert it first")
+        found.append(value.detach())
+    return found

@@ -13,7 +13,8 @@ import contextlib
 import copy
 import math
 import random
-from typing import (Any, Callable, ContextManager, Dict, Iterator, List, Sequence, Tuple, Type)
+from typing import (Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple,
+                    Type)
 
 import torch
 from torch import Tensor
@@ -25,6 +26,8 @@ from .tiles import Field, name_of
 # which they do (4096); its parts are neither. PyTorch uses one thread for that many.
 _COUNT = 7 * 4096
 _CUT = 389
+# Comes first: a class with a matrix for the sides of a parameter has one of 6 GB for a long vector.
+_SHORT = (8, 8)
 # RAdam changes its rule at its sixth step.
 _STEPS = 8
 # As of a layer's and of a convolution's parameter. Some classes factor the state of large sides.
@@ -34,6 +37,8 @@ _COUNT_MAX = 1 << 18
 
 # Options that choose other arithmetic than loops over single tensors.
 _ARITHMETIC = ("foreach", "fused")
+# What torch.optim.lr_scheduler adds to a group. Some classes take no other names than theirs.
+_OF_SCHEDULERS = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr")
 
 Options = Dict[str, Any]
 
@@ -84,8 +89,10 @@ def make(optimizer_class: Type[Optimizer], params: List[Tensor], group: Options,
     loops over single tensors: foreach and fused arithmetic may round otherwise."""
     group = options_of(group)
     group.update({name: False for name in _ARITHMETIC if name in group})
+    later = {name: group.pop(name) for name in _OF_SCHEDULERS if name in group}
     with on_host():
         made = optimizer_class([{"params": params, **group}], **options)
+    made.param_groups[0].update(later)
     for name in _ARITHMETIC:
         if name in made.defaults:
             made.param_groups[0][name] = False
@@ -97,10 +104,25 @@ def stand_in(*sides: int) -> Tensor:
     return torch.zeros(sides, dtype=torch.float32, device="cpu")
 
 
+def made_alike(optimizer_class: Type[Optimizer], group: Options, options: Options) -> Optimizer:
+    """An optimizer over a stand-in with as many sides as the class takes.
+
+    :raises Exception: the class's own: it takes none, or not these options
+    """
+    first: Optional[Exception] = None
+    for sides in ((1,), (1, 1), (1, 1, 1, 1)):
+        try:
+            return make(optimizer_class, [stand_in(*sides)], group, options)
+        except Exception as error:
+            first = first or error
+    assert first is not None
+    raise first
+
+
 def made_options(optimizer_class: Type[Optimizer], group: Options, options: Options) -> Options:
     """What the class makes of the options of a group: some add others, or make a tensor of a
     learning rate."""
-    return options_of(make(optimizer_class, [stand_in(1)], group, options).param_groups[0])
+    return options_of(made_alike(optimizer_class, group, options).param_groups[0])
 
 
 def options_of(group: Options) -> Options:
@@ -121,9 +143,9 @@ def _run(optimizer_class: Type[Optimizer], group: Options, options: Options, pat
     """(the parameter, (fields, what else the state has) after each step). The state is of the
     first part where it is not of elements."""
     params = [part.clone() for part in path.split(values)]
-    group = {name: _copied(value) for name, value in group.items()}
+    group = {name: copied(value) for name, value in group.items()}
     optimizer = make(optimizer_class, params, group, options)
-    before = _kept(options_of(optimizer.param_groups[0]))
+    before = kept(options_of(optimizer.param_groups[0]))
     states = []
     for grad in grads:
         for param, part in zip(params, path.split(grad)):
@@ -134,12 +156,12 @@ def _run(optimizer_class: Type[Optimizer], group: Options, options: Options, pat
             else:
                 step_of(optimizer_class)(optimizer)
         states.append(_state_of(optimizer, params, path))
-    if not path.apart and not _same(before, options_of(optimizer.param_groups[0])):
-        raise _Refused("it changes its param_groups as it steps")
+    if not path.apart and not same(before, options_of(optimizer.param_groups[0])):
+        raise Refused("it changes its param_groups as it steps")
     return path.join(params), states
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any) -> Any:
     """What a class does with it is not done to its owner's; of a lock, say, there is no copy."""
     try:
         return copy.deepcopy(value)
@@ -147,29 +169,36 @@ def _copied(value: Any) -> Any:
         return value
 
 
-def _kept(value: Any) -> Any:
+def kept(value: Any) -> Any:
     """A copy to compare with later. An object that equals only itself is not copied."""
     if type(value) is dict:
-        return {name: _kept(item) for name, item in value.items()}
+        return {name: kept(item) for name, item in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(map(_kept, value))
-    return value if getattr(type(value), "__eq__") is object.__eq__ else _copied(value)
+        return type(value)(map(kept, value))
+    return value if getattr(type(value), "__eq__") is object.__eq__ else copied(value)
 
 
 def _step_apart(optimizer: Optimizer, params: List[Tensor], group: Options) -> None:
     """As tiles are stepped: one after the other, with their state and the options of their group as
     it is, by an optimizer that has had others."""
     states = dict(optimizer.state)
-    forced = {name: False for name in _ARITHMETIC if name in optimizer.defaults}
     for param in params:
-        optimizer.param_groups = [{**group, **forced, "params": [param]}]
-        optimizer.state.clear()
-        if param in states:
-            optimizer.state[param] = states[param]
-        step_of(type(optimizer))(optimizer)
+        step_one(optimizer, param, states.get(param), group)
         states[param] = optimizer.state.get(param, {})
     optimizer.state.clear()
     optimizer.state.update(states)
+
+
+def step_one(optimizer: Optimizer, param: Tensor, state: Optional[Options], group: Options) -> None:
+    """A step of a parameter alone, with this state; None: with what the optimizer has for it."""
+    forced = {name: False for name in _ARITHMETIC if name in optimizer.defaults}
+    state = optimizer.state.get(param) if state is None else state
+    optimizer.param_groups = [{**group, **forced, "params": [param]}]
+    optimizer.state.clear()
+    if state is not None:
+        optimizer.state[param] = state
+    with torch.no_grad(), on_host():
+        step_of(type(optimizer))(optimizer)
 
 
 def _state_of(optimizer: Optimizer, params: List[Tensor], path: _Path) -> Tuple[Options, Options]:
@@ -185,7 +214,7 @@ def _state_of(optimizer: Optimizer, params: List[Tensor], path: _Path) -> Tuple[
         elif value is None or isinstance(value, (bool, int, float, str)):
             others[name] = value
         else:
-            raise _Refused(f"its state has {name}, a {type(value).__name__}")
+            raise Refused(f"its state has {name}, a {type(value).__name__}")
     return fields, others
 
 
@@ -195,40 +224,41 @@ def is_plain(value: Any) -> bool:
 
 
 def _check_field(name: str, value: Any, param: Tensor) -> None:
-    """:raises _Refused: its bytes cannot be those of elements in a record"""
+    """:raises Refused: its bytes cannot be those of elements in a record"""
     words = f"for {param.numel()} elements its state has {name}"
     if not isinstance(value, Tensor):
-        raise _Refused(f"{words} of another kind than for others: what it keeps depends on how "
+        raise Refused(f"{words} of another kind than for others: what it keeps depends on how "
                        "many there are")
     if not is_plain(value):
         kind = "quantized" if value.is_quantized else f"a {type(value).__name__}"
-        raise _Refused(f"{words}, which is {kind}, and not a plain tensor with a number for each")
+        raise Refused(f"{words}, which is {kind}, and not a plain tensor with a number for each")
     if value.shape != param.shape:
-        raise _Refused(f"{words} of another shape than the parameter")
+        raise Refused(f"{words} of another shape than the parameter")
 
 
-class _Refused(Exception):
+class Refused(Exception):
     """Why a class cannot be cut into tiles, in words."""
 
 
-def _same(one: Any, other: Any) -> bool:
+def same(one: Any, other: Any) -> bool:
     """Bit for bit, as far as numbers have bits that count: NaN is the same as NaN."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return (one.dtype == other.dtype and one.shape == other.shape
                 and bool(((one == other) | ((one != one) & (other != other))).all()))
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(_same, one, other))
+        return len(one) == len(other) and all(map(same, one, other))
     return type(one) is type(other) and (one == other or (one != one and other != other))
 
 
-def _drawn(generator: torch.Generator, dtype: torch.dtype) -> Tensor:
+def drawn(generator: torch.Generator, dtype: torch.dtype,
+          shape: Tuple[int, ...] = (_COUNT,)) -> Tensor:
     """Of many magnitudes, as gradients are, and some exactly zero."""
-    values = torch.randn(_COUNT, generator=generator, dtype=torch.float64, device="cpu")
+    values = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
     of_powers = 10 ** torch.arange(-6, 3, dtype=torch.float64, device="cpu")
-    powers = torch.randint(9, (_COUNT,), generator=generator, device="cpu")
-    kept = torch.rand(_COUNT, generator=generator, dtype=torch.float32, device="cpu") > 0.05
+    powers = torch.randint(9, shape, generator=generator, device="cpu")
+    kept = torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu") > 0.05
     return (values * of_powers[powers] * kept).to(dtype)
 
 
@@ -237,33 +267,41 @@ def is_same_on(device: torch.device, optimizer_class: Type[Optimizer], group: Op
     """Whether steps on a device come to the bits that they come to on the host, of numbers of which
     each kind is there. Other numbers may still differ."""
     generator = torch.Generator().manual_seed(_COUNT)
-    values, *grads = [_drawn(generator, dtype) for _ in range(1 + _STEPS)]
+    values, *grads = [drawn(generator, dtype) for _ in range(1 + _STEPS)]
     here, _ = _run(optimizer_class, group, options, _WHOLE, values, grads)
     there, _ = _run(optimizer_class, group, options, _WHOLE, values.to(device),
                     [grad.to(device) for grad in grads])
-    return _same(here, there.cpu())
+    return same(here, there.cpu())
+
+
+def check_made(optimizer_class: Type[Optimizer], group: Options, options: Options) -> None:
+    """:raises Refused: the class would make other options of those that a group has"""
+    again = made_options(optimizer_class, group, options)
+    for name in sorted(again.keys() & group.keys() - set(_ARITHMETIC)):
+        if not same(group[name], again[name]):
+            raise Refused(f"the group has {name}={group[name]!r}, of which its constructor makes "
+                          f"{again[name]!r}")
 
 
 def _prove(optimizer_class: Type[Optimizer], group: Options, options: Options, dtype: torch.dtype,
            shapes: Sequence[Tuple[int, ...]]) -> Tuple[Field, ...]:
-    again = made_options(optimizer_class, group, options)
-    for name in sorted(again.keys() & group.keys() - set(_ARITHMETIC)):
-        if not _same(group[name], again[name]):
-            raise _Refused(f"the group has {name}={group[name]!r}, of which its constructor makes "
-                           f"{again[name]!r}")
+    check_made(optimizer_class, group, options)
     generator = torch.Generator().manual_seed(random.Random(name_of(dtype)).getrandbits(32))
-    values, *grads = [_drawn(generator, dtype) for _ in range(1 + _STEPS)]
+    values, *grads = [drawn(generator, dtype) for _ in range(1 + _STEPS)]
 
     def run(path: _Path, values: Tensor, grads: List[Tensor]) -> Any:
         return _run(optimizer_class, group, options, path, values, grads)
 
+    short = [value[:math.prod(_SHORT)] for value in (values, *grads[:2])]
+    _compared(run, [_WHOLE, _Path(lambda whole: [whole[:17], whole[17:]], torch.cat),
+                    _shaped(_SHORT)], short[0], short[1:])
     states = _compared(run, _paths(generator), values, grads)
     of_first = _types_of(states[:1])
     for count, paths in _longer(shapes):
         long = [values.repeat(-(-count // _COUNT))[:count] for values in (values, grads[0])]
         found = _types_of(_compared(run, paths, long[0], long[1:]))
         if found != of_first:
-            raise _Refused(f"what it keeps for {count} elements is not what it keeps for {_COUNT}")
+            raise Refused(f"what it keeps for {count} elements is not what it keeps for {_COUNT}")
     return tuple(Field(name, kind) for name, kind in _types_of(states).items())
 
 
@@ -275,8 +313,8 @@ def _compared(run: Callable[[_Path, Tensor, List[Tensor]], Any], paths: Sequence
         result = run(path, values, grads)
         if first is None:
             first = result
-        elif not _same(first, result):
-            raise _Refused("what it does to an element depends on others, on how many there are, "
+        elif not same(first, result):
+            raise Refused("what it does to an element depends on others, on how many there are, "
                            "or on chance")
     states: List[Tuple[Options, Options]] = first[1]
     return states
@@ -314,7 +352,7 @@ def probe(optimizer_class: Type[Optimizer], group: Options, options: Options, dt
     """
     try:
         return _prove(optimizer_class, group, options, dtype, shapes)
-    except _Refused as refused:
+    except Refused as refused:
         reason = str(refused)
     except Exception as error:  # the class's own
         reason = f"a step on a vector of {name_of(dtype)} fails: {error}"

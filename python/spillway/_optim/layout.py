@@ -11,7 +11,8 @@ import torch
 
 from .._core.library import Size, SpillwayError, size
 from ..store import Store
-from .tiles import Field, Laid, Tile, beside, cut, element_bytes, item_bytes, name_of, run_name
+from .tiles import (Field, Kept, Laid, Tile, Wholes, beside, cut, element_bytes, has_field,
+                    item_bytes, kept_bytes, name_of, run_name, whole)
 
 Memory = Union[Size, None]
 
@@ -28,7 +29,7 @@ _TILES = 200
 _PERCENT = 2
 _PAGE_BYTES = 4096
 
-FieldsOf = Callable[[int, torch.dtype], Tuple[Field, ...]]
+FieldsOf = Callable[[int, torch.dtype], Kept]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,11 +105,11 @@ def least_bytes(groups: Sequence[Sequence[Laid]], fields_of: FieldsOf, master: s
     """As needed_bytes of all records, before anything is cut."""
     total = 0
     for number, run in _runs_of(groups):
-        fields = fields_of(number, run[0].dtype)
-        if not any(field.name == master for field in fields):
-            fields = (*fields, Field("parameter", run[0].dtype))
-        total += sum(laid.count for laid in run) * (2 * element_bytes(fields)
-                                                    + element_bytes(_beside_of(number, run)))
+        kept = fields_of(number, run[0].dtype)
+        of_element = element_bytes(_beside_of(number, run))
+        if not has_field(kept, run, master):
+            of_element += 2 * item_bytes(run[0].dtype)
+        total += 2 * kept_bytes(kept, run) + sum(laid.count for laid in run) * of_element
     return total
 
 
@@ -141,38 +142,45 @@ def lay_out(groups: Sequence[Sequence[Laid]], fields_of: FieldsOf, master: str, 
     :raises ValueError: the memory is less than four tiles
     """
     runs = [(number, run, fields_of(number, run[0].dtype)) for number, run in _runs_of(groups)]
-    state_bytes = sum(laid.count * element_bytes(fields) for _, run, fields in runs for laid in run)
+    state_bytes = sum(kept_bytes(kept, run) for _, run, kept in runs)
     given_bytes = memory_of(memory, state_bytes)
     has_beside = any(_beside_of(number, run) for number, run, _ in runs)
     buffers = (_BUFFERS_MIN_BESIDE if has_beside else BUFFERS_MIN) + interleaved
     tile_bytes = _tile_bytes(state_bytes, given_bytes, arena_bytes, buffers)
     tiles: List[Tile] = []
     gradients: List[Tile] = []
-    for number, run, fields in runs:
+    for number, run, kept in runs:
         extra = _beside_of(number, run)
-        limit = tile
-        if limit is None:
-            limit = max(1, tile_bytes // max(1, element_bytes(fields), element_bytes(extra)))
-            limit = committed.get(run_name("state", number, run[0].dtype), limit)
-        cut_of_run = cut("state", number, run, fields, limit)
+        if isinstance(kept, Wholes):
+            cut_of_run = whole("state", number, run, kept)
+        else:
+            limit = tile
+            if limit is None:
+                limit = max(1, tile_bytes // max(1, element_bytes(kept), element_bytes(extra)))
+                limit = committed.get(run_name("state", number, run[0].dtype), limit)
+            cut_of_run = cut("state", number, run, kept, limit)
         tiles += cut_of_run
         gradients += [beside(item, "gradients", *extra) for item in cut_of_run if extra]
     longest = max([item.len_bytes for item in (*tiles, *gradients) if item.fields] or [tile_bytes])
     copies: List[Tile] = []
-    for number, run, fields in runs:
+    for number, run, kept in runs:
         run = [laid for laid in run if not laid.on_drives]
-        if run and not any(field.name == master for field in fields):
+        if run and not has_field(kept, run, master):
             field = Field("parameter", run[0].dtype)
             limit = max(1, longest // element_bytes([field]))
             limit = committed.get(run_name("parameters", number, run[0].dtype), limit)
             copies += cut("parameters", number, run, [field], limit)
     longest = _whole_pages(max([item.len_bytes for item in (*tiles, *copies, *gradients)]
                                or [longest]))
-    memory_bytes = _checked(given_bytes, buffers * longest, state_bytes, arena_bytes)
+    memory_bytes = _checked(given_bytes, buffers * longest, state_bytes, arena_bytes,
+                            any(item.shape is not None and _whole_pages(item.len_bytes) == longest
+                                for item in tiles))
     return Layout(tuple(tiles), tuple(copies), tuple(gradients), longest, memory_bytes, state_bytes)
 
 
-def _checked(given_bytes: Optional[int], least: int, state_bytes: int, arena_bytes: int) -> int:
+def _checked(given_bytes: Optional[int], least: int, state_bytes: int, arena_bytes: int,
+             is_whole: bool) -> int:
+    """:param is_whole: the longest record is of a parameter that is not cut"""
     if given_bytes is None:
         wanted = state_bytes * _PERCENT // 100
         if arena_bytes:
@@ -181,7 +189,9 @@ def _checked(given_bytes: Optional[int], least: int, state_bytes: int, arena_byt
     if given_bytes < least:
         raise ValueError(
             f"memory of {given_bytes} bytes is less than four of the longest records, with "
-            f"gradients six, with interleave one more, {least} bytes: give more, or a smaller tile")
+            f"gradients six, with interleave one more, {least} bytes: give more"
+            + (", since the longest is of a parameter that its class steps as a whole"
+               if is_whole else ", or a smaller tile"))
     return given_bytes
 
 

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from .._core.library import SpillwayError
-from .arithmetic import (MASTER, ON_DRIVES, Arithmetic, Entry, local_of, piece_of, read_piece,
-                         write_piece)
+from .arithmetic import (MASTER, ON_DRIVES, Arithmetic, Entry, local_of, part_of, piece_of,
+                         read_piece, write_piece)
 from .elementwise import Options
 from .interleaved import Interleaved
 from .records import Records, Taken
@@ -98,13 +98,16 @@ class Tiled:
         self._pass: Optional[_Pass] = None
         self._broken: Optional[str] = None
 
-    def field_names(self) -> List[Set[str]]:
+    def field_shapes(self) -> List[Dict[str, Tuple[int, ...]]]:
         """Of each parameter, what the records have for it."""
-        names: List[Set[str]] = [set() for _ in self._params]
+        shapes: List[Dict[str, Tuple[int, ...]]] = [{} for _ in self._params]
         for tile in self.records.layout.tiles:
             for piece in tile.pieces:
-                names[piece.parameter] = {field.name for field in tile.fields}
-        return names
+                shape = tuple(local_of(self._params[piece.parameter]).shape)
+                shapes[piece.parameter] = {
+                    field.name: shape if field.shape is None else field.shape
+                    for field in tile.fields}
+        return shapes
 
     # ---- A step ----------------------------------------------------------------------------------
 
@@ -219,11 +222,10 @@ class Tiled:
         inside = False
         try:
             with self._gradients.of_tile(tile) as gradient, self.records.taken(tile) as taken:
-                inside = True
+                inside = taken.changed = True
                 self._fill_masters(tile, taken)
                 after = self._arithmetic.step(tile, taken.views, group, self.entries, pieces,
                                               gradient)
-                taken.changed = True
                 self._note_masters(tile)
                 inside = False
         except BaseException as error:
@@ -276,6 +278,7 @@ class Tiled:
         """The whole state of each parameter: tensors of its shape, in host memory. None: it has no
         state yet."""
         self.check_whole()
+        shapes = self.field_shapes()
         whole: List[Optional[Dict[str, Any]]] = []
         for entry, param in zip(self.entries, self._params):
             whole.append(None if entry is None else {
@@ -291,10 +294,12 @@ class Tiled:
                     if field.name != MASTER and state.get(field.name) is None:
                         continue
                     if field.name not in state or state[field.name] is ON_DRIVES:
-                        shape = local_of(self._params[piece.parameter]).shape
+                        shape = shapes[piece.parameter][field.name]
                         state[field.name] = torch.empty(shape, dtype=field.dtype, device="cpu")
-                    view = taken.views[field.name][piece.offset:piece.end]
-                    write_piece(state[field.name], piece, view)
+                    into = state[field.name].view(-1)
+                    if field.shape is None:
+                        into = into[piece.start:piece.stop]
+                    into.copy_(part_of(taken.views[field.name], field, piece))
 
         tiles = [tile for tile in self.records.layout.tiles
                  if any(whole[piece.parameter] is not None for piece in tile.pieces)]
@@ -305,7 +310,7 @@ class Tiled:
         """The other way: the state of each parameter, as gathered() gives it. A master that it has
         not comes from the parameter."""
         entries: List[Entry] = []
-        for state, names in zip(whole, self.field_names()):
+        for state, names in zip(whole, self.field_shapes()):
             entries.append(None if state is None else {
                 name: ON_DRIVES if name in names and isinstance(value, Tensor) else value
                 for name, value in state.items() if name != MASTER
@@ -319,8 +324,11 @@ class Tiled:
                 for field in tile.fields:
                     value = state.get(field.name)
                     if isinstance(value, Tensor):
-                        into = taken.views[field.name][piece.offset:piece.end]
-                        read_piece(value, piece, into)
+                        into = part_of(taken.views[field.name], field, piece)
+                        if field.shape is None:
+                            read_piece(value, piece, into)
+                        else:
+                            into.copy_(value.reshape(-1))
             taken.changed = True
             self._note_masters(tile)
 

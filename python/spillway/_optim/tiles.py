@@ -7,13 +7,14 @@ contiguous. Pure: no tensor is touched.
 Invariants:
 T1  every element of every parameter is in exactly one piece of one tile
 T2  the pieces of a tile are adjacent: each begins at the offset where the one before ends
-T3  a tile has parameters of one group and of one type
+T3  a tile has parameters of one group and of one type; one that is stepped as a whole is alone
 """
 from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any, Iterator, List, Optional, Sequence, Tuple
+import math
+from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -25,10 +26,34 @@ _DESCRIPTION_BYTES_MAX = 32 << 10
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """What a record has for each element of its parameters."""
+    """What a record has for each element of its parameters, or, of a parameter that is stepped as a
+    whole, a tensor of this shape."""
 
     name: str
     dtype: torch.dtype
+    shape: Optional[Tuple[int, ...]] = None
+
+    def count(self, elements: int) -> int:
+        """In a record of that many elements."""
+        return elements if self.shape is None else math.prod(self.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Wholes:
+    """What a class keeps for parameters that it steps as wholes, by their shape. ``steps_all``: it
+    steps those without a gradient, too."""
+
+    by_shape: Mapping[Tuple[int, ...], Tuple[Field, ...]]
+    steps_all: bool = False
+
+
+# Of the parameters of a group that have the same type.
+Kept = Union[Tuple[Field, ...], Wholes]
+
+
+def fields_for(kept: Kept, shape: Tuple[int, ...]) -> Tuple[Field, ...]:
+    """Of a record that has a parameter of this shape."""
+    return kept.by_shape[shape] if isinstance(kept, Wholes) else kept
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +92,8 @@ class Piece:
 @dataclasses.dataclass(frozen=True)
 class Tile:
     """A record: ``count`` elements of each field, the i-th field from byte ``offsets[i]`` on.
-    ``dtype`` is that of its parameters, or of its gradients."""
+    ``dtype`` is that of its parameters, or of its gradients. ``shape``: of its only parameter,
+    which is stepped as a whole."""
 
     name: str
     group: int
@@ -78,6 +104,7 @@ class Tile:
     pieces: Tuple[Piece, ...]
     len_bytes: int
     description: bytes
+    shape: Optional[Tuple[int, ...]] = None
 
     @property
     def parameters(self) -> List[str]:
@@ -96,6 +123,17 @@ def element_bytes(fields: Sequence[Field]) -> int:
     return sum(item_bytes(field.dtype) for field in fields)
 
 
+def kept_bytes(kept: Kept, parameters: Sequence[Laid]) -> int:
+    """Of the records of these, without what aligns their fields."""
+    return sum(field.count(laid.count) * item_bytes(field.dtype) for laid in parameters
+               for field in fields_for(kept, laid.shape))
+
+
+def has_field(kept: Kept, parameters: Sequence[Laid], name: str) -> bool:
+    """Whether the records of these have it."""
+    return any(field.name == name for field in fields_for(kept, parameters[0].shape))
+
+
 def name_of(dtype: torch.dtype) -> str:
     return str(dtype).replace("torch.", "")
 
@@ -105,7 +143,8 @@ def _offsets(fields: Sequence[Field], count: int) -> Tuple[Tuple[int, ...], int]
     offsets, end = [], 0
     for field in fields:
         offsets.append(end)
-        end += -(-count * item_bytes(field.dtype) // _ALIGN_BYTES) * _ALIGN_BYTES
+        length = field.count(count) * item_bytes(field.dtype)
+        end += -(-length // _ALIGN_BYTES) * _ALIGN_BYTES
     return tuple(offsets), max(end, _ALIGN_BYTES)
 
 
@@ -149,23 +188,36 @@ def cut(prefix: str, group: int, parameters: Sequence[Laid], fields: Sequence[Fi
 
     :param limit: elements of the longest tile
     """
-    dtype = parameters[0].dtype
-    run = run_name(prefix, group, dtype)
+    run = run_name(prefix, group, parameters[0].dtype)
     laid_of = {laid.number: laid for laid in parameters}
-    tiles = []
-    for number, pieces in enumerate(_cut(parameters, limit)):
-        count = pieces[-1].end
-        offsets, len_bytes = _offsets(fields, count)
-        description = json.dumps({
-            "parameters": [_described(laid_of[piece.parameter], piece) for piece in pieces],
-            "dtype": name_of(dtype),
-            "tile": limit,
-            "fields": [[field.name, name_of(field.dtype), offset]
-                       for field, offset in zip(fields, offsets)],
-        }).encode()
-        tiles.append(Tile(f"{run}/{number}", group, dtype, tuple(fields), offsets, count,
-                          tuple(pieces), len_bytes, description))
-    return tiles
+    return [_tile(f"{run}/{number}", group, laid_of, pieces, fields, limit)
+            for number, pieces in enumerate(_cut(parameters, limit))]
+
+
+def whole(prefix: str, group: int, parameters: Sequence[Laid], wholes: Wholes) -> List[Tile]:
+    """A tile for each parameter of one group and one type."""
+    run = run_name(prefix, group, parameters[0].dtype)
+    return [dataclasses.replace(
+        _tile(f"{run}/{number}", group, {laid.number: laid},
+              [Piece(laid.number, 0, laid.count, 0)],
+              fields_for(wholes, laid.shape), max(1, laid.count)), shape=laid.shape)
+            for number, laid in enumerate(parameters)]
+
+
+def _tile(name: str, group: int, laid_of: Mapping[int, Laid], pieces: Sequence[Piece],
+          fields: Sequence[Field], limit: int) -> Tile:
+    count, dtype = pieces[-1].end, laid_of[pieces[0].parameter].dtype
+    offsets, len_bytes = _offsets(fields, count)
+    description = json.dumps({
+        "parameters": [_described(laid_of[piece.parameter], piece) for piece in pieces],
+        "dtype": name_of(dtype),
+        "tile": limit,
+        "fields": [[field.name, name_of(field.dtype), offset,
+                    *([] if field.shape is None else [list(field.shape)])]
+                   for field, offset in zip(fields, offsets)],
+    }).encode()
+    return Tile(name, group, dtype, tuple(fields), offsets, count, tuple(pieces), len_bytes,
+                description)
 
 
 def beside(tile: Tile, prefix: str, field: Field) -> Tile:
