@@ -299,7 +299,7 @@ results := python3 -B python/spillway/bench/results.py
 bench-cache: $(BUILD)/tests/bench/cache_bench ## what the tensor cache costs for each tensor, and planning for a step
 	@mkdir -p $(BUILD)/bench && $(results) run cache 'The tensor cache' $(BUILD)/bench -- $< $(BUILD)/bench
 bench-plan: bench-plan-replays bench-plan-training ## both of these
-bench-plan-replays: $(BUILD)/tests/bench/plan_bench $(BUILD)/tests/bench/scopes_bench $(BUILD)/spillway ## how long planning takes, and what the plans are worth: kept, spilled, recomputed
+bench-plan-replays: $(BUILD)/tests/bench/plan_bench $(BUILD)/tests/bench/scopes_bench $(BUILD)/tests/bench/host_bench $(BUILD)/spillway ## how long planning takes, and what the plans are worth: kept, spilled, recomputed
 	@$(results) run plan 'The planner' $(BUILD)/bench -- tests/bench/plan.sh $(BUILD)
 $(BUILD)/tests/bench/scopes_bench: $(BUILD)/tools/replay/scopes.o $(BUILD)/tools/replay/step.o
 bench-plan-training: ## GPT, BERT and T5 trained by such plans on throttled drives, step by step in turn; ranks that share them (root); BENCH_OPTIONS=

@@ -44,14 +44,18 @@ void spw_plan__fill_result(struct spw_plan_result *result, const struct plan_wor
 	result->bytes_written = (uint64_t)outcome->written;
 	result->bytes_read = (uint64_t)outcome->read;
 	result->bytes_forwarded = (uint64_t)outcome->forwarded;
+	result->bytes_host = (uint64_t)outcome->hosted;
+	result->host_peak_bytes = (uint64_t)outcome->host_peak;
 	result->stall_ns =
 		forever || outcome->stall_ns < PLAN_TOLERANCE_NS ? 0 : (uint64_t)outcome->stall_ns;
 	result->wall_ns =
 		(uint64_t)(compute_ns > last_ns ? compute_ns : last_ns) + result->stall_ns;
 	if (forever)
 		result->stall_ns = result->wall_ns = SPW_PLAN_STALL_FOREVER;
-	for (uint32_t i = 0; i < work->count; i++)
+	for (uint32_t i = 0; i < work->count; i++) {
 		result->tensors_spilled += spill[i];
+		result->tensors_host += spill[i] && work->in_host[i];
+	}
 }
 
 bool spw_plan__broken(const char *condition, const char *file, int line)

@@ -259,7 +259,7 @@ static bool writes_too_much(const struct plan_seek *seek)
 	if (isinf(seek->written_max))
 		return false;
 	for (uint32_t i = 0; i < work->count; i++)
-		bytes += seek->spill_trial[i] ? work->bytes[i] : 0;
+		bytes += seek->spill_trial[i] && !work->in_host[i] ? work->bytes[i] : 0;
 	return bytes > seek->written_max;
 }
 

@@ -47,6 +47,7 @@ static struct spw_plan_other_way simulated(struct explaining *explaining)
 	for (uint32_t i = 0; i < recompute->step->count; i++)
 		explaining->spill[i] &=
 			recompute->base.eligible[i] && !spw_plan__recompute_gives(recompute, i);
+	spw_plan__host_assign(&recompute->base, explaining->spill);
 	spw_plan__recompute_simulate(recompute, explaining->spill, (double)explaining->memory_bytes,
 				     NULL, NULL, &outcome);
 	spw_plan__fill_result(&result, &recompute->base,
@@ -120,10 +121,12 @@ static void set_way(const struct explaining *explaining, uint32_t s, struct spw_
 
 		if (spw_plan__recompute_gives(recompute, i))
 			reason->bytes_again += bytes;
-		else if (explaining->planned_spill[i])
-			reason->bytes_spilled += bytes;
-		else
+		else if (!explaining->planned_spill[i])
 			reason->bytes_kept += bytes;
+		else
+			reason->bytes_spilled += bytes;
+		if (explaining->planned_spill[i] && recompute->base.in_host[i])
+			reason->bytes_host += bytes;
 	}
 	if (explaining->planned_recompute[s])
 		reason->way = explaining->planned_spill[recompute->scopes->scopes[s].input]

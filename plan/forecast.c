@@ -74,7 +74,15 @@ static void time_writes(struct plan_work *work, const struct plan_rates *rates,
 			ready_ns = SPW_MAX(ready_ns, copied_ns) + bytes[i] * copy_ns;
 		begin_ns = SPW_MAX(ready_ns, free_ns);
 		begins = begin_ns < wanted_ns[i];
-		if (!spill[i] || rate <= 0 ||
+		if (spill[i] && work->in_host[i] && ready_ns < wanted_ns[i]) {
+			event = event_from(work, event, ready_ns);
+			written_ns[i] = PLAN_NEVER_NS; /* it is only copied back */
+			work->forecast.out_ns[i] = work->events[event].ns;
+			out[i] = work->events[event].ns < wanted_ns[i];
+			copied_ns = out[i] || wasted ? ready_ns : copied_ns;
+			continue;
+		}
+		if (!spill[i] || rate <= 0 || work->in_host[i] ||
 		    (!begins && (copy_ns <= 0 || ready_ns >= wanted_ns[i])))
 			continue;
 		if (bounded)
@@ -118,6 +126,8 @@ static bool time_reads_back(struct plan_work *work, const struct plan_rates *rat
 
 		if (!forecast->out[i] || !work->used[i])
 			continue;
+		if (work->in_host[i])
+			copy_ns += rates->read_delay_ns;
 		if (copy_ns > next_copy_ns)
 			copy_ns = next_copy_ns;
 		copy_ns -= work->bytes[i] * rates->read_copy_ns;
@@ -251,6 +261,7 @@ static void merge_points(struct plan_work *work)
 void spw_plan__forecast_choose(struct plan_work *work, const struct plan_rates *rates,
 			       enum plan_reads reads, uint8_t *spill)
 {
+	spw_plan__host_assign(work, spill);
 	time_writes(work, rates, spill, false);
 	SPW_ASSERT(spill != work->forecast.out);
 	memcpy(spill, work->forecast.out, work->count);

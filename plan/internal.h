@@ -90,17 +90,21 @@ struct plan_work {
 	uint8_t *eligible; /* may be spilled */
 	uint32_t *by_pack, *by_use;
 	uint32_t *by_gap;          /* by the time from pack to wanted, shortest first */
+	uint32_t *by_wanted;       /* only if there is host memory */
 	struct plan_event *events; /* in order */
 	uint32_t event_count;
 	double mixed;            /* bytes per nanosecond */
-	double staging;          /* most bytes that wait to be written */
+	double staging;          /* most bytes that wait to be written, or are in host memory */
+	double host;             /* most bytes that stay in host memory */
 	struct plan_rates alone; /* when only one direction runs */
 	double keep_all_peak;
 
 	struct plan_forecast forecast;
 
-	uint8_t *spill, *trial;        /* choices: the best, and the one being tried */
-	uint32_t *order, *order_other; /* scratch of the choosers */
+	uint8_t *spill, *trial; /* choices: the best, and the one being tried */
+	uint8_t *in_host;       /* of what is spilled: it stays in host memory */
+	uint32_t *host_rank, *host_heap, *host_out; /* scratch of plan/host.c */
+	uint32_t *order, *order_other;              /* scratch of the choosers */
 	uint64_t *keys, *keys_other;
 	double *tree, *tree_added; /* over the points of the forecast: twice as many */
 
@@ -114,6 +118,7 @@ struct plan_work {
 /* What a plan leads to, in the simulation. */
 struct plan_outcome {
 	double peak, stall_ns, written, read, forwarded;
+	double hosted, host_peak; /* stays in host memory; the most in it, with what passes */
 	bool forever;
 	bool abandoned; /* beyond the bounds, and so not simulated to the end */
 };
@@ -139,6 +144,20 @@ void spw_plan__work_close(struct plan_work *work);
 
 /* Stable, ascending by work->keys: that of order[i] is keys[i]. Overwrites the keys. */
 void spw_plan__sort(struct plan_work *work, uint32_t *order);
+
+/* ---- host.c ---- */
+
+/* Whether the drives can write tensor @i, and read it if it is used. */
+static inline bool spw_plan__drives_take(const struct plan_work *work, uint32_t i)
+{
+	return work->alone.write > 0 && (!work->used[i] || work->alone.read > 0);
+}
+
+/*
+ * Which of the spilled stay in host memory: sets work->in_host, and unmarks in @spill what neither
+ * it nor the drives have room for. The same again if it is called with what it has left.
+ */
+void spw_plan__host_assign(struct plan_work *work, uint8_t *spill);
 
 /* ---- forecast.c ---- */
 

@@ -393,7 +393,11 @@ int spw_plan__recompute_choose(struct plan_recompute *recompute,
 
 	memset(scopes, 0, recompute->scopes->count);
 	for (uint32_t i = 0; i < step->count; i++) {
-		recompute->base.spill[i] = choices[i] == SPW_PLAN_SPILL;
+		if (choices[i] == SPW_PLAN_HOST && recompute->base.host <= 0)
+			return spw_error(-EINVAL, "plan: tensor %u: there is no host memory", i);
+		recompute->base.in_host[i] = choices[i] == SPW_PLAN_HOST;
+		recompute->base.spill[i] =
+			choices[i] == SPW_PLAN_SPILL || choices[i] == SPW_PLAN_HOST;
 		if (choices[i] != SPW_PLAN_AGAIN)
 			continue;
 		if (!recompute->giving[i])

@@ -331,6 +331,7 @@ static void set_choices(struct planning *planning, enum spw_plan_choice choices[
 	const struct best *best = &planning->best;
 	struct plan_outcome outcome;
 
+	spw_plan__host_assign(&recompute->base, best->spill);
 	/* Where only spills are chosen, this would be a good part of the work. */
 	if (!recompute->scopes->unthrottled) {
 		spw_plan__recompute_set(recompute, best->recompute);
@@ -342,6 +343,8 @@ static void set_choices(struct planning *planning, enum spw_plan_choice choices[
 			      &best->outcome, best->spill);
 	for (uint32_t i = 0; i < recompute->step->count; i++) {
 		choices[i] = best->spill[i] ? SPW_PLAN_SPILL : SPW_PLAN_KEEP;
+		if (best->spill[i] && recompute->base.in_host[i])
+			choices[i] = SPW_PLAN_HOST;
 		if (spw_plan__recompute_gives(recompute, i))
 			choices[i] = SPW_PLAN_AGAIN;
 	}
@@ -363,6 +366,72 @@ int spw_plan__check_scopes(const struct spw_plan_scopes *caller, struct spw_plan
 	return 0;
 }
 
+static int plan_with(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
+		     const struct spw_plan_scopes *scopes, const struct spw_plan_opts *opts,
+		     enum spw_plan_choice choices[], struct spw_plan_result *filled)
+{
+	struct planning planning = {.drives = drives, .opts = opts};
+	int rc = open_planning(&planning, step, scopes);
+
+	if (rc)
+		return rc;
+	if (scopes->unthrottled)
+		plan_unthrottled(&planning);
+	else if (opts->mode == SPW_PLAN_BUDGET)
+		plan_budget(&planning);
+	else
+		plan_fastest(&planning);
+	set_choices(&planning, choices, filled);
+	filled->feasible = planning.best.fits;
+	filled->limited = planning.seek.limited || planning.few.limited;
+	/* A budget as given: the largest are not exact in a double. */
+	filled->memory_bytes =
+		opts->mode == SPW_PLAN_BUDGET && (filled->feasible || !scopes->unthrottled)
+			? opts->memory_bytes
+			: (uint64_t)planning.best.limit;
+	close_planning(&planning);
+	return spw_plan__check_whole();
+}
+
+/* By what the mode asks for. */
+static bool is_better_plan(const struct spw_plan_opts *opts, const struct spw_plan_result *one,
+			   const struct spw_plan_result *other)
+{
+	if (one->feasible != other->feasible)
+		return one->feasible;
+	if (opts->mode == SPW_PLAN_BUDGET && one->feasible && one->wall_ns != other->wall_ns)
+		return one->wall_ns < other->wall_ns;
+	if ((opts->mode == SPW_PLAN_FASTEST || !one->feasible) &&
+	    one->peak_bytes != other->peak_bytes)
+		return one->peak_bytes < other->peak_bytes;
+	return one->bytes_written < other->bytes_written;
+}
+
+/*
+ * Less host memory than may wait for the drives anyway: what waits there is forwarded, and may be
+ * worth more than what stays. Such a plan is the same with host memory.
+ */
+static int plan_without_host(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
+			     const struct spw_plan_scopes *scopes, const struct spw_plan_opts *opts,
+			     enum spw_plan_choice choices[], struct spw_plan_result *filled)
+{
+	enum spw_plan_choice *others = calloc(step->count + (size_t)1, sizeof(*others));
+	struct spw_plan_drives without = *drives;
+	struct spw_plan_result other = {0};
+	int rc;
+
+	if (!others)
+		return spw_error(-ENOMEM, "plan: no memory for %u tensors", step->count);
+	without.host_bytes = 0;
+	rc = plan_with(step, &without, scopes, opts, others, &other);
+	if (rc == 0 && is_better_plan(opts, &other, filled)) {
+		*filled = other;
+		memcpy(choices, others, step->count * sizeof(*choices));
+	}
+	free(others);
+	return rc;
+}
+
 int spw_plan_scopes(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
 		    const struct spw_plan_scopes *caller, const struct spw_plan_opts *caller_opts,
 		    enum spw_plan_choice choices[], struct spw_plan_result *result)
@@ -370,7 +439,6 @@ int spw_plan_scopes(const struct spw_plan_step *step, const struct spw_plan_driv
 	struct spw_plan_result filled = {0};
 	struct spw_plan_scopes scopes;
 	struct spw_plan_opts opts;
-	struct planning planning = {.drives = drives, .opts = &opts};
 	int rc = spw_plan__check_arguments(step, drives, choices, result);
 
 	if (!rc)
@@ -378,28 +446,14 @@ int spw_plan_scopes(const struct spw_plan_step *step, const struct spw_plan_driv
 	if (!rc)
 		rc = spw_plan__check_scopes(caller, &scopes);
 	if (!rc)
-		rc = open_planning(&planning, step, &scopes);
+		rc = plan_with(step, drives, &scopes, &opts, choices, &filled);
+	if (!rc && drives->host_bytes > 0 && drives->write_bytes_per_second > 0 &&
+	    (drives->staging_bytes == 0 || drives->host_bytes <= drives->staging_bytes))
+		rc = plan_without_host(step, drives, &scopes, &opts, choices, &filled);
 	if (rc)
 		return rc;
-	if (scopes.unthrottled)
-		plan_unthrottled(&planning);
-	else if (opts.mode == SPW_PLAN_BUDGET)
-		plan_budget(&planning);
-	else
-		plan_fastest(&planning);
-	set_choices(&planning, choices, &filled);
-	filled.feasible = planning.best.fits;
-	filled.limited = planning.seek.limited || planning.few.limited;
-	/* A budget as given: the largest are not exact in a double. */
-	filled.memory_bytes =
-		opts.mode == SPW_PLAN_BUDGET && (filled.feasible || !scopes.unthrottled)
-			? opts.memory_bytes
-			: (uint64_t)planning.best.limit;
-	rc = spw_plan__check_whole();
-	if (rc == 0)
-		spw_plan__set_result(result, &filled);
-	close_planning(&planning);
-	return rc;
+	spw_plan__set_result(result, &filled);
+	return 0;
 }
 
 int spw_plan_scopes_simulate(const struct spw_plan_step *step, const struct spw_plan_drives *drives,

@@ -107,6 +107,7 @@ static double set_trial(struct plan_seek *seek)
 		spw_plan__recompute_set(recompute, seek->recompute_trial);
 	for (uint32_t i = 0; i < count; i++)
 		spill[i] &= can_spill[i];
+	spw_plan__host_assign(&recompute->base, spill);
 	return recompute->compute_ns + recompute->again_ns;
 }
 
@@ -204,10 +205,13 @@ void spw_plan__seek_within(struct plan_seek *seek, double limit, const uint8_t *
 
 /* ---- Scan ---- */
 
-/* The drives could write it and read it back before it is wanted. */
+/* It could be copied to host memory, or else be written, and be back before it is wanted. */
 static bool can_be_away(const struct plan_work *base, uint32_t i)
 {
-	double there_ns = base->bytes[i] / base->alone.write + base->bytes[i] / base->alone.read;
+	double there_ns =
+		base->host > 0
+			? base->bytes[i] * (base->alone.write_copy_ns + base->alone.read_copy_ns)
+			: base->bytes[i] / base->alone.write + base->bytes[i] / base->alone.read;
 
 	return base->wanted_ns[i] - base->pack_ns[i] >= there_ns;
 }
@@ -226,7 +230,8 @@ static void try_prefixes(struct plan_seek *seek)
 			seek->spill_trial[base->by_pack[k]] = can_be_away(base, base->by_pack[k]);
 		tried = try(seek);
 		/* No more can be spilled, or nothing at all. */
-		if (middle == base->count && (is_too_large(tried) || base->alone.write <= 0))
+		if (middle == base->count &&
+		    (is_too_large(tried) || (base->alone.write <= 0 && base->host <= 0)))
 			return;
 		if (is_too_large(tried))
 			low = middle;

@@ -72,7 +72,8 @@ struct simulation {
 	uint32_t reaped;     /* of the writes that have ended: compute knows */
 	uint32_t queue_left; /* of the queue: copied, and compute knows */
 	bool other_rates;    /* a transfer has begun or been served */
-	double staged;       /* bytes that wait to be written, or are being written */
+	double staged;       /* bytes that wait to be written, are being written, or stay */
+	double hosted;       /* those that stay in host memory */
 	double now_ns;
 	double behind_ns; /* wall time minus compute time */
 	uint32_t event;
@@ -122,7 +123,9 @@ static bool is_account(const struct simulation *sim, double bytes)
 static void unstage(struct simulation *sim, uint32_t i)
 {
 	sim->staged -= sim->work->bytes[i];
-	(void)holds(sim, PLAN_HOLDS(is_account(sim, sim->staged)));
+	if (sim->work->in_host[i])
+		sim->hosted -= sim->work->bytes[i];
+	(void)holds(sim, PLAN_HOLDS(is_account(sim, sim->staged) && is_account(sim, sim->hosted)));
 }
 
 static void leave(struct simulation *sim, uint32_t i)
@@ -193,7 +196,14 @@ static void service_ended(struct simulation *sim, struct channel *channel)
 	double ended_ns = reads ? copied_ns(sim, channel, i) : sim->now_ns;
 
 	add_span(sim, reads ? SPW_PLAN_SPAN_READ : SPW_PLAN_SPAN_WRITE, i, channel->begun_ns);
-	channel->end_ns[channel->served++] = ended_ns + channel->delay_ns;
+	/* Nothing of it is on the drives. */
+	if (reads && sim->work->in_host[i]) {
+		if (channel->served > 0 && channel->end_ns[channel->served - 1] > ended_ns)
+			ended_ns = channel->end_ns[channel->served - 1];
+	} else {
+		ended_ns += channel->delay_ns;
+	}
+	channel->end_ns[channel->served++] = ended_ns;
 	channel->served_ns = PLAN_NEVER_NS;
 	sim->other_rates = true;
 }
@@ -275,7 +285,8 @@ static void begin_read(struct simulation *sim, uint32_t i)
 	(void)holds(sim, PLAN_HOLDS(sim->spill[i] && (staged || sim->state[i] == STORED)));
 	if (sim->state[i] == STAGED)
 		unstage(sim, i);
-	*(staged ? &sim->outcome->forwarded : &sim->outcome->read) += bytes;
+	if (!sim->work->in_host[i])
+		*(staged ? &sim->outcome->forwarded : &sim->outcome->read) += bytes;
 	sim->state[i] = READING;
 	begin_service(sim, &sim->read, i, staged ? 0 : bytes);
 	next_read(sim, i);
@@ -386,6 +397,8 @@ static void begin_write(struct simulation *sim)
 
 		if (sim->state[i] != QUEUED && sim->state[i] != STAGED)
 			continue; /* forwarded or released: the write is cancelled */
+		if (sim->work->in_host[i])
+			continue;
 		if (is_of_device(sim) && !is_copied(sim, i))
 			return;
 		sim->state[i] = sim->state[i] == STAGED ? STAGED_WRITING : WRITING;
@@ -458,6 +471,25 @@ static void reap(struct simulation *sim)
 
 /* ---- Compute ---- */
 
+static bool has_host_room(const struct simulation *sim, uint32_t i)
+{
+	const struct plan_work *work = sim->work;
+
+	return !work->in_host[i] || sim->hosted + work->bytes[i] <= work->host;
+}
+
+static void stay_in_host(struct simulation *sim, uint32_t i)
+{
+	struct plan_outcome *outcome = sim->outcome;
+
+	if (sim->work->in_host[i]) {
+		sim->hosted += sim->work->bytes[i];
+		outcome->hosted += sim->work->bytes[i];
+	}
+	if (sim->work->host > 0 && sim->staged > outcome->host_peak)
+		outcome->host_peak = sim->staged;
+}
+
 static void pack(struct simulation *sim, uint32_t i)
 {
 	double bytes = sim->work->bytes[i];
@@ -468,10 +500,11 @@ static void pack(struct simulation *sim, uint32_t i)
 	if (sim->held->packed_ns)
 		sim->held->packed_ns[i] = whole_ns(sim->now_ns);
 	sim->state[i] = KEPT;
-	if (!sim->spill[i] || sim->staged + bytes > sim->work->staging)
+	if (!sim->spill[i] || sim->staged + bytes > sim->work->staging || !has_host_room(sim, i))
 		return;
 	sim->state[i] = QUEUED;
 	sim->staged += bytes;
+	stay_in_host(sim, i);
 	sim->leaving += bytes;
 	sim->queue[sim->queue_tail++] = i;
 	if (!is_of_device(sim))

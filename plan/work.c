@@ -83,6 +83,13 @@ static int check_drives(const struct spw_plan_drives *drives)
 	    drives->bus_in_bytes_per_second > BYTES_PER_SECOND_MAX)
 		return spw_error(-EINVAL, "plan: a bandwidth, the latency or the chunk size of the "
 					  "drives is too large");
+	if (drives->host_bytes > BYTES_MAX)
+		return spw_error(-EINVAL, "plan: host_bytes is too large");
+	if (drives->host_bytes > 0 &&
+	    (drives->bus_out_bytes_per_second == 0 || drives->bus_in_bytes_per_second == 0))
+		return spw_error(-EINVAL,
+				 "plan: host_bytes is for tensors of a device: set the bandwidth "
+				 "of its bus, both ways");
 	return spw_reserved_check(drives->reserved, sizeof(drives->reserved), "plan: the drives");
 }
 
@@ -170,6 +177,17 @@ static void sort_by_gap(struct plan_work *work)
 	spw_plan__sort(work, work->by_gap);
 }
 
+static void sort_by_wanted(struct plan_work *work)
+{
+	for (uint32_t i = 0; i < work->count; i++) {
+		work->by_wanted[i] = i;
+		work->keys[i] = (uint64_t)work->wanted_ns[i];
+	}
+	spw_plan__sort(work, work->by_wanted);
+	for (uint32_t k = 0; k < work->count; k++)
+		work->host_rank[work->by_wanted[k]] = k;
+}
+
 /* ---- Events ---- */
 
 static void merge_events(struct plan_work *work, const struct spw_plan_step *step,
@@ -234,6 +252,7 @@ static int allocate(struct plan_work *work, uint32_t calls)
 {
 	struct plan_forecast *forecast = &work->forecast;
 	size_t count = work->count + 1, points = POINTS_MAX_PER_TENSOR * count;
+	size_t host = work->host > 0 ? count : 1;
 	const struct plan_piece pieces[] = {
 		{&work->bytes, count * sizeof(double)},
 		{&work->pack_ns, count * sizeof(double)},
@@ -241,6 +260,11 @@ static int allocate(struct plan_work *work, uint32_t calls)
 		{&work->release_ns, count * sizeof(double)},
 		{&work->wanted_ns, count * sizeof(double)},
 		{&work->by_gap, count * sizeof(uint32_t)},
+		{&work->by_wanted, host * sizeof(uint32_t)},
+		{&work->host_rank, host * sizeof(uint32_t)},
+		{&work->host_heap, host * sizeof(uint32_t)},
+		{&work->host_out, host * sizeof(uint32_t)},
+		{&work->in_host, count},
 		{&work->used, count},
 		{&work->eligible, count},
 		{&work->by_pack, count * sizeof(uint32_t)},
@@ -294,6 +318,8 @@ static void set_drives(struct plan_work *work, const struct spw_plan_drives *dri
 		mixed = write < read ? write : read;
 	work->mixed = (double)mixed / 1e9;
 	work->staging = drives->staging_bytes > 0 ? (double)drives->staging_bytes : PLAN_NEVER_NS;
+	if (work->staging < work->host)
+		work->staging = work->host;
 	work->alone = (struct plan_rates){.write = (double)write / 1e9, .read = (double)read / 1e9};
 	work->alone.write_delay_ns = work->alone.read_delay_ns = (double)drives->latency_ns;
 	if (write > 0)
@@ -319,8 +345,7 @@ static void set_tensors(struct plan_work *work, const struct spw_plan_step *step
 		work->used[i] = tensor->users > 0;
 		work->wanted_ns[i] = work->used[i] ? work->use_ns[i] : work->release_ns[i];
 		work->eligible[i] = !tensor->must_keep && tensor->bytes > 0 &&
-				    work->alone.write > 0 &&
-				    (tensor->users == 0 || work->alone.read > 0);
+				    (work->host > 0 || spw_plan__drives_take(work, i));
 	}
 }
 
@@ -335,6 +360,7 @@ int spw_plan__work_open(struct plan_work *work, const struct spw_plan_step *step
 	if (rc)
 		return rc;
 	work->count = step->count;
+	work->host = (double)drives->host_bytes;
 	rc = allocate(work, step->calls);
 	if (rc)
 		return rc;
@@ -345,6 +371,8 @@ int spw_plan__work_open(struct plan_work *work, const struct spw_plan_step *step
 	sort_tensors(work, step, offsetof(struct spw_plan_tensor, release_ns), work->order);
 	merge_events(work, step, work->order);
 	sort_by_gap(work);
+	if (work->host > 0)
+		sort_by_wanted(work);
 	SPW_ASSERT(work->event_count == 0 || work->keep_all_peak >= 0);
 	return 0;
 }

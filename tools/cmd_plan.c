@@ -27,7 +27,7 @@ static uint64_t drive_write = 5000000000, drive_read = 7000000000, need;
 static uint32_t drives, step_number;
 static bool json, explained, no_drives, no_recompute;
 static struct tool_number slack = {2, 0, 10000};
-static uint64_t budget, state, wear, bus;
+static uint64_t budget, state, wear, bus, host;
 static const char *svg;
 
 /* Bytes per second. No drive is slower, so less is a mistake. */
@@ -79,6 +79,9 @@ static const struct tool_option options[] = {
 	{"wear", TOOL_SIZE, &wear, "SIZE", "with --explain: limit of bytes written per day"},
 	{"bus", TOOL_SIZE, &bus, "RATE",
 	 "with --explain: for GPU tensors: bandwidth of copies to the host and back"},
+	{"host", TOOL_SIZE, &host, "SIZE",
+	 "with --bus: host memory in which copies of GPU tensors may stay, so that they are not "
+	 "written"},
 	{"no-drives", TOOL_FLAG, &no_drives, NULL,
 	 "with --explain: nothing is spilled, only kept or recomputed"},
 	{"no-recompute", TOOL_FLAG, &no_recompute, NULL,
@@ -239,8 +242,8 @@ static int parse_rates(const struct tool_command *command, struct plan_trace_rep
 static int run_explain(const struct tool_command *command)
 {
 	static const char *const goes_with[] = {
-		"trace", "step", "speed",     "bandwidth",    "explain", "budget", "slack", "state",
-		"wear",  "bus",  "no-drives", "no-recompute", "svg",     "json",   NULL};
+		"trace", "step", "speed", "bandwidth", "explain",      "budget", "slack", "state",
+		"wear",  "bus",  "host",  "no-drives", "no-recompute", "svg",    "json",  NULL};
 	static struct plan_explain explain;
 	uint64_t rate = 0;
 	int result;
@@ -249,7 +252,7 @@ static int run_explain(const struct tool_command *command)
 		return tool_usage_error(command,
 					"--explain plans one trace: with it go --step, --speed, "
 					"--bandwidth, --budget, --slack, --state, --wear, --bus, "
-					"--no-drives, --no-recompute, --svg and --json");
+					"--host, --no-drives, --no-recompute, --svg and --json");
 	if (no_drives == (bandwidth_text != NULL))
 		return tool_usage_error(command, "--explain plans for one --bandwidth of all "
 						 "drives, or for --no-drives");
@@ -260,6 +263,9 @@ static int run_explain(const struct tool_command *command)
 	if (bandwidth_text &&
 	    tool_too_small(command, "bandwidth", rate, " per second", RATE_LEAST) != TOOL_GO_ON)
 		return TOOL_USAGE;
+	if (host > 0 && bus == 0)
+		return tool_usage_error(command, "--host is memory for copies of GPU tensors: how "
+						 "fast they are made is --bus RATE");
 	explain.path = traces.paths[0];
 	explain.number = step_number;
 	explain.speed = speed.value;
@@ -269,6 +275,7 @@ static int run_explain(const struct tool_command *command)
 	explain.state_bytes = state;
 	explain.day_bytes = wear;
 	explain.bus = bus;
+	explain.host = host;
 	explain.never_again = no_recompute;
 	result = plan_explain_fill(&explain);
 	if (result == 0 && svg)
@@ -350,10 +357,10 @@ static int plan(const struct tool_command *command)
 {
 	if (explained)
 		return run_explain(command);
-	if (budget != 0 || state != 0 || wear != 0 || bus != 0 || svg || no_drives ||
+	if (budget != 0 || state != 0 || wear != 0 || bus != 0 || host != 0 || svg || no_drives ||
 	    no_recompute || slack.value != 2)
 		return tool_usage_error(command,
-					"--budget, --slack, --state, --wear, --bus, --svg, "
+					"--budget, --slack, --state, --wear, --bus, --host, --svg, "
 					"--no-drives and --no-recompute go with --explain");
 	return traces.count > 0 ? run_trace(command) : run_model(command);
 }

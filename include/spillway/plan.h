@@ -81,9 +81,15 @@ struct spw_plan_drives {
 	 * tensor's device memory is free after the copy
 	 */
 	uint64_t bus_out_bytes_per_second, bus_in_bytes_per_second;
-	uint64_t reserved[2];
+	/*
+	 * Of tensors in device memory: host memory in which copies may stay until they are copied
+	 * back, with nothing written; 0: none. There need not be drives then. What waits to be
+	 * written takes part of it
+	 */
+	uint64_t host_bytes;
+	uint64_t reserved[1];
 };
-SPW_ABI(struct spw_plan_drives, reserved, 64, 80);
+SPW_ABI(struct spw_plan_drives, reserved, 72, 80);
 
 enum spw_plan_mode {
 	/* the lowest peak without a predicted stall, then the fewest bytes written */
@@ -106,6 +112,7 @@ enum spw_plan_choice {
 	SPW_PLAN_KEEP,
 	SPW_PLAN_SPILL,
 	SPW_PLAN_AGAIN, /* discard, and recompute with its scope; spw_plan_scopes() only */
+	SPW_PLAN_HOST,  /* copy to host memory, and do not write; with host_bytes only */
 };
 
 struct spw_plan_result {
@@ -123,16 +130,19 @@ struct spw_plan_result {
 	uint64_t bytes_written, bytes_read;
 	/* marked to be spilled, but used while still in memory, or while being written */
 	uint64_t bytes_forwarded;
-	uint32_t tensors_spilled; /* marked to be spilled */
+	uint32_t tensors_spilled; /* marked to be spilled, or to stay in host memory */
 	uint32_t points;          /* of the profile; spw_plan_simulate() only */
 	/* without bytes_written_max the plan would be a different one */
 	bool limited;
 	/* spw_plan_scopes() only: number of scopes that are recomputed, and the time for that */
 	uint32_t scopes_again;
 	uint64_t again_ns;
-	uint32_t spans; /* spw_plan_scopes_simulate() only */
+	uint32_t spans;        /* spw_plan_scopes_simulate() only */
+	uint32_t tensors_host; /* of those spilled: marked to stay in host memory */
+	/* copied to host memory to stay there; the most of it in use, with what is to be written */
+	uint64_t bytes_host, host_peak_bytes;
 };
-SPW_ABI(struct spw_plan_result, spans, 104, 112);
+SPW_ABI(struct spw_plan_result, host_peak_bytes, 120, 128);
 
 /* The memory in use from @ns, wall time, until the next point. */
 struct spw_plan_point {
@@ -159,7 +169,8 @@ SPW_EXPORT void spw_plan_opts_init(struct spw_plan_opts *opts, size_t size);
  * lowest peak that was found (result->memory_bytes). A plan of SPW_PLAN_FASTEST never stalls in the
  * simulation. No plan writes more than bytes_written_max, even if the peak gets higher for that.
  *
- * Return: 0; -EINVAL a tensor's times are out of order, or a figure is too large; -ENOMEM.
+ * Return: 0; -EINVAL a tensor's times are out of order, a figure is too large, or there is host
+ * memory without a bus; -ENOMEM.
  */
 SPW_EXPORT int spw_plan(const struct spw_plan_step *step, const struct spw_plan_drives *drives,
 			const struct spw_plan_opts *opts, enum spw_plan_choice choices[],
@@ -360,9 +371,10 @@ struct spw_plan_reason {
 	 * planned
 	 */
 	struct spw_plan_other_way ways[SPW_PLAN_WAYS];
-	uint64_t reserved[2];
+	uint64_t bytes_host; /* of those spilled: they stay in host memory */
+	uint64_t reserved[1];
 };
-SPW_ABI(struct spw_plan_reason, reserved, 168, 184);
+SPW_ABI(struct spw_plan_reason, reserved, 176, 184);
 
 /**
  * spw_plan_explain - explain for each scope what the plan does and what the alternatives would cost

@@ -9,4 +9,5 @@ traces=("$build"/bench/traces/{gpt,bert,t5}.jsonl)
 tests/traces/halves.py "$build/bench/traces"
 "$build/tests/bench/plan_bench"
 "$build/tests/bench/scopes_bench" "${traces[@]}"
+"$build/tests/bench/host_bench"
 tests/bench/plan_replays.py "$build/spillway" "${traces[@]}"

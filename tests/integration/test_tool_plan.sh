@@ -141,9 +141,20 @@ expect_output "others read and write 200 MiB"
 expect_exit 0 "$SPILLWAY" plan "${trace[@]}" --explain --no-drives --budget 1MiB
 expect_output "cannot be met"
 
+begin "one plan: copies of GPU tensors that stay in host memory are not written"
+expect_exit 0 "$SPILLWAY" plan "${trace[@]}" --explain --no-drives --no-recompute --bus 20GB --host 1GiB --json
+json "d['bytes_written'] == 0 and 0 < d['tensors_in_host_memory'] == d['tensors_spilled'] and d['host_peak_bytes'] <= 1 << 30"
+json "d['peak_bytes'] < d['peak_keep_bytes'] and sum(s['bytes_in_host_memory'] for s in d['scopes']) > 0"
+expect_exit 0 "$SPILLWAY" plan "${trace[@]}" --explain --bandwidth 500MB --no-recompute --bus 20GB --host 20MiB --json
+json "d['bytes_written'] > 0 and d['host_bytes'] == 20 << 20"
+expect_exit 0 "$SPILLWAY" plan "${trace[@]}" --explain --bandwidth 500MB --bus 20GB --host 1GiB
+expect_output "1 GiB of memory for what stays there" "of host memory"
+expect_exit 2 "$SPILLWAY" plan "${trace[@]}" --explain --bandwidth 500MB --host 1GiB
+expect_output "--bus RATE"
+
 begin "one plan: wrong usage"
 for wrong in "--explain" "--explain --bandwidth 1GB,2GB" "--explain --bandwidth 1GB --no-drives" "--explain --bandwidth 1GB --drives 2" \
-    "--budget 1GiB --bandwidth 1GB" "--no-recompute" "--bus 1GB" "--explain --bandwidth 1GB --slack -1"; do
+    "--budget 1GiB --bandwidth 1GB" "--no-recompute" "--bus 1GB" "--bus 1GB --host 1GiB" "--explain --bandwidth 1GB --slack -1"; do
     # shellcheck disable=SC2086 # words
     expect_exit 2 "$SPILLWAY" plan "${trace[@]}" $wrong
 done

@@ -41,7 +41,7 @@ struct naive_change {
 struct naive {
 	const struct spw_plan_step *step;
 	const enum spw_plan_choice *choices;
-	double write, read, mixed, write_delay, read_delay, memory, staging;
+	double write, read, mixed, write_delay, read_delay, memory, staging, host;
 	/* the bus: ns of a byte, each way; when it has copied what it was given */
 	double write_copy, read_copy, write_copied, read_copied;
 	/* forecast */
@@ -66,7 +66,7 @@ struct naive {
 	double write_ends[NAIVE_TENSORS_MAX], read_ends[NAIVE_TENSORS_MAX];
 	uint32_t writing, reading, awaited; /* UINT32_MAX: none */
 	double write_left, read_left;
-	double peak, written, bytes_read;
+	double peak, written, bytes_read, hosted;
 };
 
 static const struct spw_plan_tensor *naive_tensor(const struct naive *naive, uint32_t i)
@@ -176,6 +176,11 @@ static void naive_forecast_writes(struct naive *naive)
 			copied = naive_copied(copied_ns, copied, tensor->bytes, naive->write_copy);
 		begin = copied > free_ns ? copied : free_ns;
 		begins = begin < naive_wanted(tensor);
+		if (naive->choices[next] == SPW_PLAN_HOST && copied < naive_wanted(tensor)) {
+			copied_ns = naive->left_ns[next] = copied;
+			naive->out[next] = naive_event_from(naive, copied) < naive_wanted(tensor);
+			continue;
+		}
 		if (naive->choices[next] != SPW_PLAN_SPILL || naive->write <= 0 ||
 		    (!begins && (naive->write_copy <= 0 || copied >= naive_wanted(tensor))) ||
 		    naive_staged(naive, (double)tensor->pack_ns) + (double)tensor->bytes >
@@ -279,7 +284,7 @@ static void naive_begin_write(struct naive *naive)
 	if (naive->writing != UINT32_MAX || naive->write <= 0)
 		return;
 	for (uint32_t i = 0; i < naive->step->count; i++)
-		if (naive->where[i] == NAIVE_WAITS &&
+		if (naive->where[i] == NAIVE_WAITS && naive->choices[i] == SPW_PLAN_SPILL &&
 		    (next == UINT32_MAX || naive_packed_before(naive, i, next)))
 			next = i;
 	if (next == UINT32_MAX || naive->copy_ends[next] > naive->now + NAIVE_TIE)
@@ -299,7 +304,7 @@ static bool naive_prefetch(struct naive *naive)
 	if (naive->reading != UINT32_MAX)
 		return false;
 	for (uint32_t i = 0; i < naive->step->count; i++)
-		if (naive->choices[i] == SPW_PLAN_SPILL && naive_tensor(naive, i)->users > 0 &&
+		if (naive->choices[i] != SPW_PLAN_KEEP && naive_tensor(naive, i)->users > 0 &&
 		    !naive->use_done[i] && naive->where[i] != NAIVE_IN_MEMORY &&
 		    naive->where[i] != NAIVE_BEING_READ &&
 		    (next == UINT32_MAX || naive_used_before(naive, i, next)))
@@ -327,13 +332,17 @@ static bool naive_prefetch(struct naive *naive)
 /* Bytes that wait, or are being written, whatever else became of them. */
 static bool naive_fits_staging(const struct naive *naive, uint32_t which)
 {
-	double bytes = naive_bytes(naive, which);
+	double bytes = naive_bytes(naive, which), stay = bytes;
 
 	for (uint32_t i = 0; i < naive->step->count; i++)
 		if (naive->where[i] == NAIVE_WAITS ||
-		    (naive->write_open[i] && !naive->write_over[i]))
+		    (naive->write_open[i] && !naive->write_over[i])) {
 			bytes += naive_bytes(naive, i);
-	return bytes <= naive->staging;
+			if (naive->choices[i] == SPW_PLAN_HOST)
+				stay += naive_bytes(naive, i);
+		}
+	return bytes <= naive->staging &&
+	       (naive->choices[which] != SPW_PLAN_HOST || stay <= naive->host);
 }
 
 /* What has been written until compute does something. */
@@ -367,10 +376,11 @@ static void naive_compute(struct naive *naive)
 	uint32_t i = event->tensor;
 
 	if (event->kind == 1) {
-		naive->where[i] =
-			naive->choices[i] == SPW_PLAN_SPILL && naive_fits_staging(naive, i)
-				? NAIVE_WAITS
-				: NAIVE_IN_MEMORY;
+		naive->where[i] = naive->choices[i] != SPW_PLAN_KEEP && naive_fits_staging(naive, i)
+					  ? NAIVE_WAITS
+					  : NAIVE_IN_MEMORY;
+		if (naive->where[i] == NAIVE_WAITS && naive->choices[i] == SPW_PLAN_HOST)
+			naive->hosted += naive_bytes(naive, i);
 		if (naive->where[i] == NAIVE_WAITS && naive->write_copy > 0) {
 			naive->write_copied =
 				naive_copied(naive->write_copied, naive->now,
@@ -418,8 +428,8 @@ static double naive_copy_ends(const struct naive *naive)
 	double ns = NAIVE_NEVER;
 
 	for (uint32_t i = 0; i < naive->step->count; i++)
-		if (naive->where[i] == NAIVE_WAITS && naive->copy_ends[i] > naive->now &&
-		    naive->copy_ends[i] < ns)
+		if (naive->where[i] == NAIVE_WAITS && naive->choices[i] == SPW_PLAN_SPILL &&
+		    naive->copy_ends[i] > naive->now && naive->copy_ends[i] < ns)
 			ns = naive->copy_ends[i];
 	return ns;
 }
@@ -439,7 +449,9 @@ static bool naive_advance(struct naive *naive)
 
 	if (naive->writing != UINT32_MAX && write_rate > 0)
 		when[0] = naive->now + naive->write_left / write_rate;
-	if (naive->reading != UINT32_MAX && read_rate > 0)
+	if (naive->reading != UINT32_MAX && naive->read_left <= 0)
+		when[2] = naive->now; /* it is only copied */
+	else if (naive->reading != UINT32_MAX && read_rate > 0)
 		when[2] = naive->now + naive->read_left / read_rate;
 	for (uint32_t i = 0; i < naive->step->count; i++) {
 		if (naive->write_ends[i] < when[1])
@@ -466,7 +478,14 @@ static bool naive_advance(struct naive *naive)
 		naive->read_copied =
 			naive_copied(naive->read_copied, next, naive_tensor(naive, who[2])->bytes,
 				     naive->read_copy);
-		naive->read_ends[who[2]] = naive->read_copied + naive->read_delay;
+		naive->read_ends[who[2]] = naive->read_copied;
+		if (naive->choices[who[2]] != SPW_PLAN_HOST)
+			naive->read_ends[who[2]] += naive->read_delay;
+		/* No read ends before one that began earlier. */
+		for (uint32_t i = 0; i < naive->step->count; i++)
+			if (naive->read_ends[i] < NAIVE_NEVER &&
+			    naive->read_ends[i] > naive->read_ends[who[2]])
+				naive->read_ends[who[2]] = naive->read_ends[i];
 		naive->reading = UINT32_MAX;
 	} else if (what == 4) {
 		naive_compute(naive);
@@ -500,6 +519,9 @@ static void naive_open(struct naive *naive, const struct spw_plan_step *step,
 	naive->choices = choices;
 	naive->memory = memory;
 	naive->staging = drives->staging_bytes > 0 ? (double)drives->staging_bytes : NAIVE_NEVER;
+	naive->host = (double)drives->host_bytes;
+	if (naive->staging < naive->host)
+		naive->staging = naive->host;
 	naive->write = (double)drives->write_bytes_per_second / 1e9;
 	naive->read = (double)drives->read_bytes_per_second / 1e9;
 	naive->mixed = (double)mixed / 1e9;

@@ -278,6 +278,59 @@ static void simulate_cases(uint64_t random, bool behind_bus)
 	assert_true(forwarded > cases / 10);
 }
 
+/* Also with host memory, in which some of what is spilled stays, and without drives. */
+static void simulate_with_host(uint64_t random)
+{
+	const struct spw_plan_result *result = &world.result;
+	static struct naive naive;
+	unsigned stalled = 0, hosted = 0, refused = 0;
+
+	for (unsigned k = 0; k < cases; k++) {
+		double marked = 0;
+
+		make_any(&random, (uint32_t)random_between(&random, 2, NAIVE_TENSORS_MAX));
+		random_drives(&random);
+		if (random_next(&random) % 4 == 0)
+			set_drives(0, 0, 0);
+		random_bus(&random);
+		world.drives.host_bytes = random_between(&random, 1, 2000) << 20;
+		for (uint32_t i = 0; i < world.step.count; i++) {
+			enum spw_plan_choice spill = world.drives.write_bytes_per_second > 0
+							     ? SPW_PLAN_SPILL
+							     : SPW_PLAN_KEEP;
+
+			world.choices[i] = random_next(&random) % 2   ? SPW_PLAN_HOST
+					   : random_next(&random) % 2 ? spill
+								      : SPW_PLAN_KEEP;
+			if (world.choices[i] == SPW_PLAN_HOST)
+				marked += (double)world.tensors[i].bytes;
+		}
+		uint64_t memory = random_next(&random) % 4 ? random_between(&random, 32, 2000) << 20
+							   : UINT64_MAX;
+
+		naive_open(&naive, &world.step, &world.drives, (double)memory, world.choices);
+		assert_true(naive_simulate(&naive));
+		simulate(memory);
+		assert_true(result->peak_bytes == (uint64_t)naive.peak);
+		assert_true(result->bytes_written == (uint64_t)naive.written);
+		assert_true(result->bytes_read == (uint64_t)naive.bytes_read);
+		assert_true(result->bytes_host == (uint64_t)naive.hosted);
+		assert_true((double)result->stall_ns <= naive.stall + 2 &&
+			    (double)result->stall_ns >= naive.stall - 2);
+		assert_true(world.drives.write_bytes_per_second > 0 || result->bytes_written == 0);
+		stalled += result->stall_ns > 0;
+		hosted += result->bytes_host > 0;
+		refused += (double)result->bytes_host < marked;
+	}
+	assert_true(stalled > cases / 10 && stalled < cases);
+	assert_true(hosted > cases / 2 && refused > cases / 10);
+}
+
+CASE(test_simulation_with_host_memory)
+{
+	simulate_with_host(seed);
+}
+
 CASE(test_simulation)
 {
 	simulate_cases(seed, false);
@@ -1025,7 +1078,7 @@ CASE(test_refused)
 	expect_refused("a tensor: reserved fields must be 0");
 	world.step.reserved[2] = 1;
 	expect_refused("the step: reserved fields must be 0");
-	world.drives.reserved[1] = 1;
+	world.drives.reserved[0] = 1;
 	expect_refused("the drives: reserved fields must be 0");
 
 	spw_plan_opts_init(&opts, sizeof(opts));

@@ -108,7 +108,8 @@ int plan_explain_fill(struct plan_explain *explain)
 					 .latency_ns = LATENCY_NS,
 					 .chunk_bytes = CHUNK_BYTES,
 					 .bus_out_bytes_per_second = explain->bus,
-					 .bus_in_bytes_per_second = explain->bus};
+					 .bus_in_bytes_per_second = explain->bus,
+					 .host_bytes = explain->host};
 	explain->scopes.scopes.slack = explain->slack;
 	if (explain->never_again)
 		for (uint32_t s = 0; s < explain->scopes.scopes.count; s++)
@@ -154,6 +155,9 @@ static void print_asked(const struct plan_explain *explain, FILE *out)
 	if (explain->scopes.scopes.flows_count > 0)
 		(void)fprintf(out, ", of which others read and write %s in each step",
 			      SPW_SIZE_TEXT(explain->state_bytes));
+	if (explain->host > 0)
+		(void)fprintf(out, "\n  host       %s of memory for what stays there",
+			      SPW_SIZE_TEXT(explain->host));
 	if (explain->budget_bytes > 0)
 		(void)fprintf(out, "\n  asked for  the shortest step within %s of activations",
 			      SPW_SIZE_TEXT(explain->budget_bytes));
@@ -183,6 +187,11 @@ static void print_planned(const struct plan_explain *explain, FILE *out)
 		      (double)planned->again_ns / 1e9, (double)planned->stall_ns / 1e9);
 	(void)fprintf(out, "             written %s, %s\n", SPW_SIZE_TEXT(planned->bytes_written),
 		      TOOL_PER_DAY(per_day(explain)));
+	if (explain->host > 0)
+		(void)fprintf(out,
+			      "             %u of %u spilled tensors stay in %s of host memory\n",
+			      planned->tensors_host, planned->tensors_spilled,
+			      SPW_SIZE_TEXT(planned->host_peak_bytes));
 	if (!planned->feasible)
 		(void)fprintf(out, "  The budget cannot be met: this is the lowest peak found.\n");
 	if (planned->limited)
@@ -290,13 +299,14 @@ static json_t *scope_json(const struct plan_explain *explain, uint32_t s)
 	for (unsigned way = 0; way < SPW_PLAN_WAYS; way++)
 		(void)json_object_set_new(ways, way_names[way], way_json(&reason->ways[way]));
 	return json_pack(
-		"{s:i, s:i, s:s, s:s, s:o, s:f, s:I, s:I, s:I, s:o}", "scope", (int)s,
+		"{s:i, s:i, s:s, s:s, s:o, s:f, s:I, s:I, s:I, s:I, s:o}", "scope", (int)s,
 		"micro_batch", (int)explain->scopes.micro_batch[s], "done", way_names[reason->way],
 		"why", why_text(explain, reason), "next_best",
 		reason->next < SPW_PLAN_WAYS ? json_string(way_names[reason->next]) : json_null(),
 		"recompute_seconds", (double)explain->scopes.own[s].again_ns / 1e9, "bytes_kept",
 		(json_int_t)reason->bytes_kept, "bytes_spilled", (json_int_t)reason->bytes_spilled,
-		"bytes_recomputed", (json_int_t)reason->bytes_again, "ways", ways);
+		"bytes_in_host_memory", (json_int_t)reason->bytes_host, "bytes_recomputed",
+		(json_int_t)reason->bytes_again, "ways", ways);
 }
 
 json_t *plan_explain_json(const struct plan_explain *explain)
@@ -309,8 +319,7 @@ json_t *plan_explain_json(const struct plan_explain *explain)
 			(void)json_array_append_new(scopes, scope_json(explain, s));
 	return json_pack(
 		"{s:o, s:o, s:i, s:f, s:I, s:f, s:f, s:I, s:I, s:b, s:b, s:I, s:I, s:f, s:f, s:f, "
-		"s:I, "
-		"s:I, s:i, s:o}",
+		"s:I, s:I, s:I, s:i, s:i, s:I, s:i, s:o}",
 		"trace", tool_json_text(explain->path), "model",
 		tool_json_text(explain->trace->model), "trace_step", (int)explain->step.number,
 		"bandwidth_bytes_per_second", explain->bandwidth, "bus_bytes_per_second",
@@ -323,5 +332,8 @@ json_t *plan_explain_json(const struct plan_explain *explain)
 		"stall_seconds", (double)planned->stall_ns / 1e9, "recompute_seconds",
 		(double)planned->again_ns / 1e9, "bytes_written",
 		(json_int_t)planned->bytes_written, "bytes_read", (json_int_t)planned->bytes_read,
-		"scopes_recomputed", (int)planned->scopes_again, "scopes", scopes);
+		"host_bytes", (json_int_t)explain->host, "tensors_spilled",
+		(int)planned->tensors_spilled, "tensors_in_host_memory", (int)planned->tensors_host,
+		"host_peak_bytes", (json_int_t)planned->host_peak_bytes, "scopes_recomputed",
+		(int)planned->scopes_again, "scopes", scopes);
 }

@@ -94,13 +94,14 @@ PlanResult = struct(
     peak_keep_all_bytes=c_uint64, memory_bytes=c_uint64, stall_ns=c_uint64, wall_ns=c_uint64,
     bytes_written=c_uint64, bytes_read=c_uint64, bytes_forwarded=c_uint64,
     tensors_spilled=c_uint32, points=c_uint32, limited=c_bool, scopes_again=c_uint32,
-    again_ns=c_uint64, spans=c_uint32)
+    again_ns=c_uint64, spans=c_uint32, tensors_host=c_uint32, bytes_host=c_uint64,
+    host_peak_bytes=c_uint64)
 OtherWay = struct("spw_plan_other_way", possible=c_bool, fits=c_bool, wall_ns=c_uint64,
                    peak_bytes=c_uint64, reserved=c_uint64 * 1)
 PlanReason = struct(
     "spw_plan_reason", way=c_int, bytes_kept=c_uint64, bytes_spilled=c_uint64,
-    bytes_again=c_uint64, next=c_int, ways=OtherWay * 4,
-    reserved=c_uint64 * 2)
+    bytes_again=c_uint64, next=c_int, ways=OtherWay * 4, bytes_host=c_uint64,
+    reserved=c_uint64 * 1)
 CacheReason = struct(
     "spw_cache_reason", scope_key=c_uint64, micro_batch=c_uint32, may_again=c_bool,
     again_ns=c_uint64, saved_bytes=c_uint64, reason=PlanReason, reserved=c_uint64 * 2)
