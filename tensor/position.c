@@ -104,24 +104,25 @@ static void stage_begin(struct spw_cache *cache, const struct spw_trace_event *e
 	spw_cache__unlock_and_notify(cache);
 }
 
-void spw_cache_step(struct spw_cache *cache)
+/* The last step that was seen ends, if it has not ended yet. */
+static void step_end(struct spw_cache *cache)
 {
-	uint64_t began_ns = cache->ports.cpu_ns();
-
-	spw_cache__enter(cache);
-	spw_cache__traffic_note(cache);
-	CACHE_TRACE(cache, .kind = SPW_TRACE_STEP);
 	/* A recompute that an exception interrupted may not have been ended. */
 	if (cache->recompute_depth > 0)
 		spw_control__recomputing(control_of(cache), false);
 	cache->recompute_depth = 0;
+	if (spw_control__rests(control_of(cache)))
+		return;
 	spw_cache__search_wait(cache);
 	spw_cache__traffic_ranks(cache);
 	if (spw_control__step_ended(control_of(cache)))
 		spw_cache__search_begin(cache);
 	spw_cache__window_forget(cache);
-	cache->count.steps++;
-	spw_cache__publish(cache);
+}
+
+static void step_begin(struct spw_cache *cache)
+{
+	spw_control__rest_end(control_of(cache));
 	cache->step++;
 	cache->stage_ordinal = 0;
 	cache->depth = 0;
@@ -132,9 +133,43 @@ void spw_cache_step(struct spw_cache *cache)
 	cache->next_backward = false;
 	spw_control__step_began(control_of(cache));
 	stage_begin_forward(cache, 0);
+}
+
+static enum spw_step step(struct spw_cache *cache, bool may_rest)
+{
+	uint64_t began_ns = cache->ports.cpu_ns();
+	enum spw_step result = SPW_STEP_SEEN;
+	bool last;
+
+	spw_cache__enter(cache);
+	spw_cache__traffic_note(cache);
+	CACHE_TRACE(cache, .kind = SPW_TRACE_STEP);
+	step_end(cache);
+	cache->count.steps++;
+	spw_cache__publish(cache);
+	if (spw_control__is_calm(control_of(cache)))
+		result = SPW_STEP_CALM;
+	/* A recording has every step. */
+	if (may_rest && !cache->opts.trace && spw_control__rest_begin(control_of(cache), &last))
+		result = last ? SPW_STEP_RESTS_LAST : SPW_STEP_RESTS;
+	if (result >= SPW_STEP_RESTS)
+		cache->count.steps_resting++;
+	else
+		step_begin(cache);
 	cache->count.step_cpu_ns_max = SPW_MAX(cache->count.step_cpu_ns_max,
 					       spw_since_ns(began_ns, cache->ports.cpu_ns()));
 	spw_cache__unlock_and_notify(cache);
+	return result;
+}
+
+void spw_cache_step(struct spw_cache *cache)
+{
+	(void)step(cache, false);
+}
+
+int spw_cache_step_rest(struct spw_cache *cache, bool may_rest)
+{
+	return (int)step(cache, may_rest);
 }
 
 void spw_cache_stage(struct spw_cache *cache, uint32_t micro_batch, enum spw_stage stage)

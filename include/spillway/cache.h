@@ -243,6 +243,35 @@ SPW_EXPORT void spw_cache_close(struct spw_cache *cache);
  */
 SPW_EXPORT void spw_cache_step(struct spw_cache *cache);
 
+/** enum spw_step - what spw_cache_step_rest() returns */
+enum spw_step {
+	SPW_STEP_SEEN, /* the step is to be seen, as after spw_cache_step() */
+	/*
+	 * The same. The step before moved nothing: by a plan that moves nothing and is not about to
+	 * be replaced, or as all its tensors were smaller than min_bytes.
+	 */
+	SPW_STEP_CALM,
+	SPW_STEP_RESTS,      /* nothing need be offered in the step, nor perhaps in the next; */
+	SPW_STEP_RESTS_LAST, /* and the next is to be seen */
+};
+
+/**
+ * spw_cache_step_rest - begin a training step, in which nothing need be offered if nothing moves
+ * @cache:     the cache
+ * @may_rest:  the step is one of those whose plans move nothing, for all that the caller can tell;
+ *             false: as spw_cache_step(), with an answer
+ *
+ * After four steps in a row that moved nothing, seven rest; the step after them is seen; then 15
+ * rest, 31 and so on, up to 255. A step that is seen and moves something ends that. With a budget
+ * steps rest only if twice of what they hold fits into it; while a trace is recorded none does.
+ *
+ * A step that rests counts in steps and steps_resting; no other counter or measurement has it. What
+ * is offered in it all the same is kept.
+ *
+ * Return: an enum spw_step.
+ */
+SPW_EXPORT int spw_cache_step_rest(struct spw_cache *cache, bool may_rest);
+
 /**
  * spw_cache_stage - enter a forward or backward stage
  * @cache:        the cache

@@ -277,7 +277,9 @@ enum spw_counter_view {
 	X(uint64_t, budget_steps_over, TOTAL, NUMBER, budget, MAIN, "Steps that exceeded it.") \
 	X(uint64_t, waits, TOTAL, NUMBER, steps, MAIN, \
 		"Takes that waited for I/O: prefetch_late and misses.") \
-	X(uint64_t, bytes_kept, TOTAL, BYTES, traffic, MAIN, "Kept in memory, for any reason.")
+	X(uint64_t, bytes_kept, TOTAL, BYTES, traffic, MAIN, "Kept in memory, for any reason.") \
+	X(uint64_t, steps_resting, TOTAL, NUMBER, steps, MAIN, \
+		"Steps in which nothing was offered, as their plan moves nothing.")
 
 /* An open partition. Bytes are counted as the caller does, unless the help says otherwise. */
 #define SPW_STORE_COUNTERS(X) \

@@ -22,6 +22,9 @@ In-place modification. PyTorch raises in backward when a saved tensor was modifi
 saved, by any code: also by a backward pass that received it. So does spillway, wherever the bytes
 are. Changes that PyTorch does not count (through .data, through NumPy) are not seen here either.
 
+Steps that rest. Where the plan moves nothing, most steps run without hooks: docs/GUIDE.md, *Steps
+that rest*.
+
 Errors. A failure in the backward pass (a drive fails, the store was closed) raises SpillwayError;
 PyTorch 1.13 turns it into a RuntimeError with the same text. Wrong bytes never reach autograd.
 """
@@ -46,13 +49,14 @@ from ._core.library import Size, SpillwayError, fast
 from ._core.scopes import (Exclude, Hook, Scopes, excluded_of, identities, layers_of, parts_of,
                            scopes_of, tensors_in)
 from ._core.torch_compat import (SavedTensorsHooks, has_compiled, in_backward, in_checkpoint,
-                                 is_compiled, register_forward_hook_always,
+                                 innermost_hooks, is_compiled, register_forward_hook_always,
                                  register_forward_pre_hook)
 from ._offload.arguments import (Sizes, cache_of, check_arguments, opened_store, parameters_of,
                                  rank_of_environment, with_former)
 from ._offload.explain import ScopePlan
 from ._offload.heap import Mapped, Resident
 from ._offload.reports import Reports
+from ._offload.resting import Resting
 from ._offload.session import Session
 from ._params.residency import by_storage
 from ._params.stats import ParameterStats
@@ -154,6 +158,9 @@ class Offload(Reports, contextlib.ContextDecorator):
             self._progress = Progress(sys.stderr if progress is True else progress)
         self._hooks: Optional[SavedTensorsHooks] = None
         self._module_hooks = self._make_hooks()  # the same ones each time: compiled code asks
+        self._resting = Resting()
+        self._resting_hook = Hook(self._resting_enter)
+        self._pauses = 0
         self._handles: List[Any] = []
         self._active = False
         self._is_lifetime = False  # entered around contexts of itself: leaving that closes
@@ -217,10 +224,10 @@ class Offload(Reports, contextlib.ContextDecorator):
             self._active, _active.offload = True, self
             self._entries += 1
             self._in_backward = in_backward()
-            self._push_hooks()
-            self._refresh_excluded()
-            for register, module, hook in self._module_hooks:
-                self._handles.append(register(module, hook))
+            if self._resting.now:
+                self._rest(calls=0)
+                return self
+            self._see()
             # Compiled in place, it does not call its hooks.
             if getattr(self._model, "_compiled_call_impl", None) is not None:
                 self._begin_step_if_due()
@@ -229,6 +236,14 @@ class Offload(Reports, contextlib.ContextDecorator):
                 self.__exit__(None, None, None)
             raise
         return self
+
+    def _see(self) -> None:
+        """From now on what is saved is known, and where the model is."""
+        if not self._pauses:
+            self._push_hooks()
+        self._refresh_excluded()
+        for register, module, hook in self._module_hooks:
+            self._handles.append(register(module, hook))
 
     def __exit__(self, *exc_info: Any) -> None:
         if self._is_lifetime and not self._active:
@@ -247,6 +262,9 @@ class Offload(Reports, contextlib.ContextDecorator):
                 interrupted = error
         if interrupted is not None:
             raise interrupted
+        if self._resting.now:
+            self._rested()
+            return
         self._session.drain()
         self._look_for_layers()
         self._write_trace()
@@ -283,14 +301,18 @@ class Offload(Reports, contextlib.ContextDecorator):
     def _leave(self, within_backward: bool) -> None:
         """If it is interrupted it is called again."""
         self._leave_all()
-        while self._handles:
-            self._handles[-1].remove()  # a second time it does nothing
-            self._handles.pop()
+        self._remove_handles()
         self._excluded_modules.clear()
         if self._hooks is not None and within_backward == self._in_backward:
             self._hooks.pop()
         self._hooks = None
         self._active, _active.offload = False, None
+
+    def _remove_handles(self) -> None:
+        """Of hooks on modules."""
+        while self._handles:
+            self._handles[-1].remove()  # a second time it does nothing
+            self._handles.pop()
 
     def close(self) -> None:
         """Close the cache. Tensors saved before can no longer be used for a backward pass. It still
@@ -332,9 +354,11 @@ class Offload(Reports, contextlib.ContextDecorator):
         if hooks is not None:
             hooks.check_innermost()
             hooks.pop()
+        self._pauses += 1
         try:
             yield
         finally:
+            self._pauses -= 1
             if hooks is not None and hooks is self._hooks:
                 hooks.push()
 
@@ -342,6 +366,8 @@ class Offload(Reports, contextlib.ContextDecorator):
         """A training step begins. Needed where a forward pass follows a backward pass in one step
         while tensors of another pass are still to be used, as in a pipeline; from the first call
         on it must be called in every step."""
+        if self._resting.now:
+            self._wake()
         self._explicit_steps, self._session.begins = True, False
         self._begin_step()
 
@@ -363,6 +389,8 @@ class Offload(Reports, contextlib.ContextDecorator):
         then = None if next is None else _stage_of(*next)
         if self._session.cache.forgotten:
             return
+        if self._resting.now:
+            self._wake()
         self._explicit_steps = self._explicit_stages = True
         self._session.begins = False
         if not self._begun:
@@ -393,7 +421,9 @@ class Offload(Reports, contextlib.ContextDecorator):
             self._recomputer.step_begins()
         if self._operations is not None:
             self._operations.step_begins()
-        session.cache.call(fast.spw_cache_step)
+            # As long as it has nothing to do, saving stays in C.
+            session.operations = None if self._operations.is_idle() else self._operations
+        self._resting.answered(session.cache.call(fast.spw_cache_step_rest, self._may_rest()))
         session.border()
         if self._parameters is not None:
             self._parameters.begin_step()
@@ -404,6 +434,67 @@ class Offload(Reports, contextlib.ContextDecorator):
         self._micro_batch = 0
         session.unpacked = self._differentiable = self._penalty = False
         session.prune()
+        if self._resting.now:
+            self._rest(calls=1)
+
+    # ---- Steps that rest -------------------------------------------------------------------------
+
+    def _may_rest(self) -> bool:
+        """Whether a step that begins need not be seen, if its plan moves nothing. It is known only
+        of a model that is called once in a step; and not while something is done in every step."""
+        session, operations = self._session, self._operations
+        return (self._micro_batch == 1 and self._resting.may()
+                and not (self._explicit_steps or self._differentiable or self._penalty
+                         or session.discards_all)
+                and self._progress is None and self._parameters is None and session.tracer is None
+                and (operations is None or operations.is_idle())
+                and self._hooks is not None and self._hooks.are_innermost()
+                and self._pauses == 0 and not in_backward() and not has_compiled()
+                and self._model not in self._scopes)
+
+    def _rest(self, calls: int) -> None:
+        """From now on only calls of the model are known. @calls: in this context so far."""
+        assert self._hooks is not None
+        self._hooks.pop()
+        self._remove_handles()
+        self._excluded_modules.clear()
+        self._session.excluding = 0
+        self._resting.beneath, self._resting.calls = innermost_hooks(), calls
+        self._handles.append(register_forward_pre_hook(self._model, self._resting_hook))
+
+    def _resting_enter(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
+        """The model is called in a context that rests."""
+        resting, session = self._resting, self._session
+        if (session.cache.forgotten or not self._active or not resting.now or self._pauses
+                or in_backward()):
+            return
+        if not torch.is_grad_enabled():  # an evaluation: not a step
+            resting.calls += 1
+            return
+        if innermost_hooks() != resting.beneath:
+            return  # pushed above those of others, ours would be popped in their stead
+        if self._trace_path is not None or not resting.is_like(module, args, kwargs):
+            self._wake()
+            self._model_enter(module, args, kwargs)
+            return
+        resting.goes_on(session.cache.call(fast.spw_cache_step_rest, True))
+        if resting.is_look():
+            self._resident.look()
+
+    def _rested(self) -> None:
+        """The context is left."""
+        resting = self._resting
+        if not self._session.cache.closed:
+            resting.drain(self._session)
+        if (resting.last or not resting.calls) and not self._in_backward:
+            self._wake()
+
+    def _wake(self) -> None:
+        """The next step is seen: it begins with the next call of the model."""
+        self._resting.now, self._session.unpacked = False, True
+        self._remove_handles()
+        if self._active:
+            self._see()
 
     def _refresh_excluded(self) -> None:
         """The model may have been changed since."""
@@ -461,6 +552,7 @@ class Offload(Reports, contextlib.ContextDecorator):
         self._refresh_excluded()
         self._session.excluded |= identities(tensors_in((args, kwargs)))
         self._called, self._session.begins = True, False
+        self._resting.called(self._model, args, kwargs)
         self._begin_pass()
         if self._operations is not None:
             self._operations.watch_begins()
@@ -483,7 +575,7 @@ class Offload(Reports, contextlib.ContextDecorator):
 
     def _begin_pass(self) -> None:
         self._begin_step_if_due()
-        if not self._explicit_stages:
+        if not self._explicit_stages and not self._resting.now:
             self._session.cache.call(fast.spw_cache_stage, self._micro_batch, STAGE_FORWARD)
             self._micro_batch += 1
 

@@ -72,6 +72,16 @@ bool spw_control__step_ended(struct control *control);
 void spw_control__plan(struct control *control);
 void spw_control__step_began(struct control *control);
 
+/* The last step that was seen moved nothing, and nothing is to be moved. */
+bool spw_control__is_calm(const struct control *control);
+/*
+ * Between steps: the next one rests. It is neither recorded nor planned for. Return: whether it
+ * does, and set @last if the one after it is to be seen; else it is to be seen itself.
+ */
+bool spw_control__rest_begin(struct control *control, bool *last);
+void spw_control__rest_end(struct control *control);
+bool spw_control__rests(const struct control *control);
+
 void spw_control__stage(struct control *control, uint32_t micro_batch, enum spw_stage stage);
 /* Return: the scope's number, or NO_SCOPE. */
 uint32_t spw_control__scope_enter(struct control *control, uint64_t key);

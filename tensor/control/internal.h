@@ -233,6 +233,17 @@ struct skipping {
 	uint64_t met_ns, met_reference_ns; /* the last thing that the reference has, too */
 };
 
+/* Steps that need not be seen; see rest.c. */
+struct rest {
+	uint32_t calm;  /* steps in a row that moved nothing, at most REST_AFTER */
+	uint32_t steps; /* that rest before one is seen again; 0: none have yet */
+	uint32_t left;  /* of them */
+	bool now;
+	bool only_small; /* tensors were in the last step that was seen */
+	/* when the last step that was seen had ended: counters, and sums of such */
+	uint64_t moved, takes, others, small;
+};
+
 /* The planner's input. */
 struct asked {
 	const struct recording *reference;
@@ -298,6 +309,7 @@ struct control {
 	/* kept by the plan, but spilled in this step to measure the drives; or NO_TENSOR */
 	uint32_t probe;
 
+	struct rest rest;
 	struct skipping skipping;
 	bool skips_off; /* in the next step: what this one has recorded is of no use */
 

@@ -176,6 +176,9 @@ bool spw_control__choice(const struct control *control, const struct track *trac
 {
 	const struct recorded *recorded = spw_control__recording_of(control, track);
 
+	*choice = SPW_PLAN_KEEP;
+	if (control->rest.now)
+		return true;
 	if (!spw_control__follows_plan(control) || !recorded || recorded->matched == NO_TENSOR)
 		return false;
 	*choice = choice_of(control, recorded->matched);

@@ -12,9 +12,9 @@
 #include "tensor/control/wear.h"
 
 /*
- * A plan that spills nothing measures nothing. Every PROBE_STEPS steps it spills a tensor that
- * would be back in time. If there has been none for PROBE_STEPS such attempts, it spills the
- * smallest, and does so less and less often.
+ * A plan that spills nothing measures nothing. Every PROBE_STEPS steps that are seen it spills a
+ * tensor that would be back in time. If there has been none for PROBE_STEPS such attempts, it
+ * spills the smallest, and does so less and less often.
  */
 #define PROBE_STEPS 8u
 

@@ -21,6 +21,7 @@
 #include "tensor/control/profile.h"
 #include "tensor/control/recording.h"
 #include "tensor/control/reference_step.h"
+#include "tensor/control/rest.h"
 #include "tensor/control/shapes.h"
 #include "tensor/control/skipped.h"
 #include "tensor/control/wear.h"
@@ -215,6 +216,7 @@ bool spw_control__step_ended(struct control *control)
 		spw_control__device_clock_belongs(control);
 	if (reason != PLAN_REASON_NONE)
 		plan_begin(control, reason);
+	spw_control__rest_step_ended(control, followed && !control->broke_off);
 	return reason != PLAN_REASON_NONE;
 }
 

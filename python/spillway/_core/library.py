@@ -190,6 +190,7 @@ _PROTOTYPES = {
     "spw_cache_open": (c_int, [c_void_p, POINTER(CacheOpts), _HANDLE]),
     "spw_cache_close": (None, [c_void_p]),
     "spw_cache_step": (None, [c_void_p]),
+    "spw_cache_step_rest": (c_int, [c_void_p, c_bool]),
     "spw_cache_stage": (None, [c_void_p, c_uint32, c_int]),
     "spw_cache_stage_next": (None, [c_void_p, c_uint32, c_int, c_uint32, c_int]),
     "spw_cache_scope_enter": (None, [c_void_p, c_uint64]),

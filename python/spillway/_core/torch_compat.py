@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-from typing import Any, Callable, ContextManager, List, Optional
+from typing import Any, Callable, ContextManager, List, Optional, Tuple
 
 import torch
 from torch import nn, overrides
@@ -24,6 +24,16 @@ storage_of: Callable[[torch.Tensor], Any] = getattr(
 # Whose methods are in C: where the end of an object calls one, no Ctrl-C comes in, and is lost.
 free_weak_ref = torch.UntypedStorage._free_weak_ref  # type: ignore[attr-defined]
 expired = torch.UntypedStorage._expired  # type: ignore[attr-defined]
+
+
+def innermost_hooks() -> Optional[Tuple[Any, Any]]:
+    """The hooks on saved tensors that a pop would pop; None: there are none, or PyTorch does not
+    tell."""
+    found = None if _top_hooks is None else _top_hooks(True)
+    return None if found is None else (found[0], found[1])
+
+
+_top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 
 
 class SavedTensorsHooks:
@@ -47,14 +57,17 @@ class SavedTensorsHooks:
         self._pushed.extend(
             itertools.starmap(torch._C._autograd._push_saved_tensors_default_hooks, self._pairs))
 
+    def are_innermost(self) -> bool:
+        """Whether a pop would pop these; False also where PyTorch does not tell."""
+        return self.pushed and innermost_hooks() == self._pairs[0]
+
     def check_innermost(self) -> None:
         """Where PyTorch tells which hooks would be popped, from 2.6 or so on.
 
         :raises RuntimeError: others were pushed since
         """
-        top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-        found = None if top is None else top(True)
-        if found is not None and tuple(found) != self._pairs[0]:
+        found = innermost_hooks()
+        if found is not None and found != self._pairs[0]:
             raise RuntimeError("other hooks on saved tensors were entered inside of this context: "
                                "leave those before it is paused")
 

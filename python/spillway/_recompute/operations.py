@@ -173,6 +173,10 @@ class Operations:
             self._watch_if_due()
         self._steps += 1
 
+    def is_idle(self) -> bool:
+        """Nothing is recomputed, and nothing is to be tried in the next step."""
+        return not (self.recipes or self._found or self._lost or self._watch is not None)
+
     def _watch_if_due(self) -> None:
         if self._wait > 0:
             self._wait -= 1
