@@ -17,6 +17,7 @@ import spillway.torch
 from offloading import equal, gradients_of, left_in, same_bits
 from spillway._core import torch_compat
 from spillway._recompute import operations, recompute
+from spillway._recompute.expressions import Call, Leaf, Rows
 
 pytestmark = pytest.mark.skipif(torch_compat.is_before(recompute.OLDEST),
                                 reason="this PyTorch cannot recompute")
@@ -185,6 +186,36 @@ def test_each_of_two_operands(name, layout):
 
     torch.manual_seed(0)
     same(Between(operation))
+
+
+@pytest.mark.parametrize("width", [1, 31, 64, 100, 341, 512])
+@pytest.mark.parametrize("rows", [(), (1,), (3, 7), (2, 1, 53)], ids=str)
+@pytest.mark.parametrize("name", ["silu", "exp", "gelu"])
+def test_rows_of_any_width(name, rows, width):
+    """PyTorch computes the last elements of a tensor one by one: to other bits than many at once.
+    Each row that is compared counts."""
+    torch.manual_seed(0)
+    x = torch.randn(*rows, width)
+    operation = getattr(torch.ops.aten, name).default
+    result = operation(x)
+    compared = Rows(Call(operation, [Leaf(0, None)], {}), lambda leaf: x)
+    assert compared.are_in(result)
+    lines = result.view(-1, width)
+    for row in {round(part * (len(lines) - 1)) for part in (0, 1)}:
+        for at in {0, width // 2, width - 1}:
+            before = lines[row, at].clone()
+            lines[row, at] = torch.nextafter(before, torch.tensor(9.0))
+            assert not compared.are_in(result)
+            lines[row, at] = before
+    assert compared.are_in(result)
+    assert not compared.are_in(torch.cat([result, result]))
+
+
+def test_a_width_that_is_no_multiple():
+    torch.manual_seed(0)
+    model = Between(lambda self, x: self.narrow(F.silu(self.wide(x))))
+    model.wide, model.narrow = nn.Linear(WIDTH, 341), nn.Linear(341, WIDTH)
+    assert "silu" in names(same(model))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

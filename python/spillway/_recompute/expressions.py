@@ -6,12 +6,14 @@ and modify nothing. All work on rows, along the last dimensions, so that one row
 computed from one row of the arguments."""
 from __future__ import annotations
 
+import math
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor
 
-from .._core.torch_compat import unseen_by_modes
+from .._core.torch_compat import storage_of, unseen_by_modes
+from .._offload.trial_saves import is_same
 
 _UNARY = ("abs exp gelu silu relu sigmoid tanh mish softplus elu leaky_relu hardtanh hardswish "
           "hardsigmoid log_sigmoid_forward neg reciprocal rsqrt sqrt sin cos square relu6 "
@@ -106,28 +108,65 @@ def _broadcast(shapes: Sequence[Sequence[int]]) -> List[int]:
     return reached
 
 
-def row_of(call: Call, value: Callable[[Leaf], Tensor], part: float) -> Tuple[Tensor, int, int]:
-    """A row of its result, how many elements are before it, and in the whole result.
+_PARTS = 0, 0.25, 0.5, 0.75, 1  # rows: the first, the last, and between them
 
-    :param part: from 0, the first row, to 1, the last
+# The most elements that PyTorch computes at once, of one byte each. Those that are left at the end
+# it computes one by one, which may give other bits.
+_AT_ONCE = 128
+
+
+class Rows:
+    """A few rows of a result, computed from those rows of its arguments alone.
+
+    ``count``: elements of the whole result
+
     :raises RuntimeError: the arguments cannot be broadcast
     """
-    values = {id(leaf): value(leaf) for leaf in call.leaves()}
-    shape = _broadcast([each.shape for each in values.values()])
-    places = [round(part * (size - 1)) for size in shape[:-1]]
-    before, step = 0, shape[-1] if shape else 1
-    for at, size in zip(reversed(places), reversed(shape[:-1])):
-        before, step = before + at * step, step * size
 
-    def row(leaf: Leaf) -> Tensor:
-        tensor = values[id(leaf)]
-        leading = tensor.dim() - 1
-        if leading < 1:
+    __slots__ = ("count", "_call", "_values", "_width", "_before", "_where", "_padding")
+
+    def __init__(self, call: Call, value: Callable[[Leaf], Tensor]) -> None:
+        self._call = call
+        self._values = {id(leaf): value(leaf) for leaf in call.leaves()}
+        *leading, self._width = _broadcast([each.shape for each in self._values.values()]) or [1]
+        self._where = list(dict.fromkeys(
+            tuple(round(part * (size - 1)) for size in leading) for part in _PARTS))
+        self._before = []
+        for places in self._where:
+            row = 0
+            for at, size in zip(places, leading):
+                row = row * size + at
+            self._before.append(row * self._width)
+        rows = math.prod(leading)
+        self.count = rows * self._width
+        # As many elements are left at the end as in the whole result.
+        self._padding = (rows - len(self._where)) % _AT_ONCE if self._width % _AT_ONCE else 0
+
+    def _of(self, leaf: Leaf) -> Tensor:
+        """The rows of an argument, one after another."""
+        tensor = self._values[id(leaf)]
+        *leading, width = tensor.shape or (1,)
+        if not leading:
             return tensor
-        at = places[len(places) - leading:]
-        sizes, strides = tensor.shape, tensor.stride()
-        skipped = sum(place * strides[i] for i, place in enumerate(at) if sizes[i] > 1)
-        return tensor.as_strided((*(1,) * leading, sizes[-1]), strides,
-                                 tensor.storage_offset() + skipped)
+        strides, offset = tensor.stride(), tensor.storage_offset()
+        ones = (1,) * (len(leading) - 1)
+        steps = [stride if size > 1 else 0 for size, stride in zip(leading, strides)]
+        parts, repeated = [], 1 + self._padding
+        for places in self._where:
+            at = places[len(places) - len(leading):]
+            skipped = sum(place * step for place, step in zip(at, steps))
+            parts.append(tensor.as_strided((repeated, *ones, width), (0, *strides[1:]),
+                                           offset + skipped))
+            repeated = 1
+        return torch.cat(parts)
 
-    return computed(call, row), before, step
+    def are_in(self, tensor: Tensor) -> bool:
+        """Whether they are the same, bit for bit, in a tensor on all of the result."""
+        if self.count == 0 or self.count * tensor.element_size() != storage_of(tensor).nbytes():
+            return False
+        rows = computed(self._call, self._of)
+        if rows.dtype is not tensor.dtype:
+            return False
+        theirs = [tensor.as_strided((1, self._width), (self._width, 1), before)
+                  for before in self._before]
+        return is_same(rows.reshape(-1, self._width)[self._padding:], torch.cat(theirs))

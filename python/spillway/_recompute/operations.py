@@ -26,9 +26,9 @@ from .._core.hooks_loader import Stop, hooks
 from .._core.library import SpillwayError, bytes_text
 from .._core.torch_compat import (has_compiled, in_backward, is_compiled, storage_of,
                                   watcher_now)
-from .expressions import Leaf, computed
+from .expressions import Leaf, Rows, computed
 from .foreign_hooks import gradients_leave_early
-from .watch import Kind, Recipe, Watch, kind_of, rows_are_same
+from .watch import Kind, Recipe, Watch, kind_of
 
 if TYPE_CHECKING:
     from .._gpu.recompute_check import Verdict, Verdicts
@@ -309,7 +309,7 @@ class Operations:
             if tensor._version != 0 or any(
                     self._tensors[leaf]._version != self._versions[leaf] for leaf in recipe.leaves):
                 raise ValueError("it was modified in place")
-            if tensor.is_cpu and not rows_are_same(recipe.call, self._value, tensor):
+            if tensor.is_cpu and not Rows(recipe.call, self._value).are_in(tensor):
                 raise ValueError("it is the result of another operation")
         except (KeyError, ValueError, RuntimeError):
             self._lost = True

@@ -16,7 +16,7 @@ from torch.utils import _python_dispatch
 
 from .._core.torch_compat import free_weak_ref, storage_of, unseen_by_modes
 from .._offload.trial_saves import bits_of, is_same
-from .expressions import CHEAP, Call, Leaf, Size, computed, row_of
+from .expressions import CHEAP, Call, Leaf, Rows, Size, computed
 
 _DEPTH_MAX = 4     # operations in a row whose results are not saved
 _CHAIN_MAX = 16    # of results in a row that are all discarded: one is computed within the next
@@ -277,7 +277,7 @@ class Watch(_python_dispatch.TorchDispatchMode):
             return None
         again = result.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
         if tensor.is_cpu:
-            if not is_same(again, tensor) or not rows_are_same(call, value, tensor):
+            if not is_same(again, tensor) or not Rows(call, value).are_in(tensor):
                 return None
             return Recipe(call, place, tensor, cost_ns, depth)
         if again.dtype is not tensor.dtype:
@@ -308,18 +308,3 @@ def _is_lazy(thing: Any) -> bool:
 def _is_row(thing: Any) -> bool:
     """A list of numbers."""
     return isinstance(thing, (list, tuple)) and all(isinstance(each, int) for each in thing)
-
-
-_PARTS = 0, 1, 2, 3, 4  # rows: the first, the last, and between them
-
-
-def rows_are_same(call: Call, value: Any, tensor: Tensor) -> bool:
-    """Whether some rows of the result are the same, bit for bit, in a tensor on all of the
-    result."""
-    for part in _PARTS:
-        row, before, count = row_of(call, value, part / _PARTS[-1])
-        if (row.dtype is not tensor.dtype
-                or count * row.element_size() != storage_of(tensor).nbytes()
-                or not is_same(tensor.as_strided(row.shape, row.stride(), before), row)):
-            return False
-    return True
