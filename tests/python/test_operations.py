@@ -91,7 +91,7 @@ class Between(nn.Module):
 
     def forward(self, x):
         y = self.enter(x.to(self.enter.weight.dtype))
-        kept = y.square().mean()  # saves it, whatever the operation saves itself
+        kept = y.square().sum() / 1000  # saves it, whatever the operation saves itself
         return self.leave(self.operation(self, y)) + kept
 
 
@@ -160,6 +160,10 @@ NUMBERS = {"mul": lambda x: x * 0.3, "add": lambda x: x + 1.5,
                          ids=str)
 @pytest.mark.parametrize("name", UNARY)
 def test_each_of_one_operand(name, dtype):
+    try:
+        F.linear(torch.ones(1, 1, dtype=dtype), torch.ones(1, 1, dtype=dtype))
+    except RuntimeError as error:  # PyTorch 2.1, of float16
+        pytest.skip(str(error))
     torch.manual_seed(0)
     off = same(Between(lambda self, x: UNARY[name](x), dtype))
     assert name.partition(",")[0] in names(off)
