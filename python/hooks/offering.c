@@ -51,15 +51,30 @@ static int order(struct on_device *on, struct spw_cache *cache, const struct off
 	return since ? 0 : -1;
 }
 
+/* Record an event after the computation of the tensor. */
+static int mark_produced(struct on_device *on, struct offering *offering)
+{
+	struct owner *owner;
+
+	SPW_ASSERT(!offering->produced);
+	offering->produced = PyObject_CallMethodObjArgs(on->port->table, names.mark_event,
+							offering->stream, NULL);
+	if (!offering->produced)
+		return -1;
+	owner = owner_of(&on->owners, offering->offer.owner);
+	if (owner)
+		set_ref(&owner->produced, new_ref(offering->produced));
+	return 0;
+}
+
 /* Start the copy out that the cache asked for in its answer to the offer. */
-static int copy_out(struct on_device *on, struct spw_cache *cache, const struct offering *offering)
+static int copy_out(struct on_device *on, struct spw_cache *cache, struct offering *offering)
 {
 	struct saved *saved = offering->saved;
 	struct users *users = users_of(on, saved);
 	struct leaving leaving = {
 		.tensor = offering->held,
 		.stream = offering->stream,
-		.after = offering->produced,
 		.part = offering->copy,
 		.number = saved->id,
 	};
@@ -72,6 +87,9 @@ static int copy_out(struct on_device *on, struct spw_cache *cache, const struct 
 	users->begin = leaving.part.offset_bytes;
 	set_ref(&users->shape, leaving.shape ? new_ref(leaving.shape) : NULL);
 	Py_DECREF((PyObject *)users);
+	if (mark_produced(on, offering))
+		return not_copied(on, cache, saved->id);
+	leaving.after = offering->produced;
 	if (port_copy_out(on->port, saved->device, &leaving))
 		return not_copied(on, cache, saved->id);
 	if (on->notifies &&
@@ -136,10 +154,7 @@ int offering_own(struct on_device *on, struct offering *offering, const struct s
 
 	offering->held = seen_plain(seen, saved->conj, saved->neg);
 	offering->stream = offering->held ? port_stream(on->port, saved->device) : NULL;
-	if (offering->stream)
-		offering->produced = PyObject_CallMethodObjArgs(on->port->table, names.mark_event,
-								offering->stream, NULL);
-	if (!offering->produced)
+	if (!offering->stream)
 		return -1;
 	offering->offer.owner = owner_add(&on->owners, offering->held, version, record, 0);
 	owner = owner_of(&on->owners, offering->offer.owner);
@@ -149,7 +164,6 @@ int offering_own(struct on_device *on, struct offering *offering, const struct s
 	owner->is_held = true;
 	owner->nothing = new_ref(saved->device->nothing);
 	owner->stream = new_ref(offering->stream);
-	owner->produced = new_ref(offering->produced);
 	return 0;
 }
 

@@ -11,7 +11,8 @@ struct offering {
 	struct spw_offer offer;
 	struct spw_copy copy;
 	PyObject *held;
-	PyObject *stream, *produced; /* the stream that computed it, and an event after that */
+	PyObject *stream;   /* that computed it */
+	PyObject *produced; /* an event after that, from when it is copied out on; or NULL */
 };
 
 /* Register the owner; call this before the offer hands its token to the cache. Return: 0; -1 */

@@ -15,7 +15,10 @@ struct owner {
 	/* the tensor is detached from its graph: it may be held for long, and handed out */
 	bool is_held;
 	bool is_shown; /* it was handed out */
-	/* device only: an empty tensor there, the computing stream, an event after that; or NULL */
+	/*
+	 * device only: an empty tensor there, the computing stream; an event after that, if it has
+	 * been copied out; or NULL
+	 */
 	PyObject *nothing, *stream, *produced;
 };
 

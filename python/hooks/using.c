@@ -36,18 +36,25 @@ end:
 	return tensor;
 }
 
-/* Make a tensor usable on a stream other than the one that computed it. */
+/*
+ * Make a tensor usable on a stream other than the one that computed it. Without an event of then,
+ * one after all that this stream has been given until now will do.
+ */
 static int used_elsewhere(struct on_device *on, const struct owner *owner, PyObject *stream)
 {
-	PyObject *tensor = new_ref(owner->tensor), *produced = new_ref(owner->produced);
-	int rc = ignore(
-		PyObject_CallMethodObjArgs(on->port->table, names.wait, stream, produced, NULL));
+	PyObject *tensor = new_ref(owner->tensor), *table = on->port->table;
+	PyObject *produced = owner->produced ? new_ref(owner->produced)
+					     : PyObject_CallMethodObjArgs(table, names.mark_event,
+									  owner->stream, NULL);
+	int rc = produced ? ignore(PyObject_CallMethodObjArgs(table, names.wait, stream, produced,
+							      NULL))
+			  : -1;
 
 	if (rc == 0)
 		rc = ignore(PyObject_CallMethodObjArgs(on->port->table, names.keep, tensor, stream,
 						       NULL));
 	Py_DECREF(tensor);
-	Py_DECREF(produced);
+	Py_XDECREF(produced);
 	return rc;
 }
 
@@ -65,7 +72,7 @@ static PyObject *tensor_of_owner(struct on_device *on, struct saved *saved, stru
 
 	if (!owner || version_number(owner->tensor, &number))
 		return NULL;
-	SPW_ASSERT(owner->stream && owner->produced);
+	SPW_ASSERT(owner->stream);
 	if (number != owner->version->number)
 		saved->version->modified = true;
 	owner->is_shown = true;
@@ -171,8 +178,9 @@ static int use_begin(struct on_device *on, struct spw_cache *cache, const struct
 	*stream = port_stream(on->port, saved->device);
 	if (!*stream)
 		return -1;
-	if (users->copy && users->copy->ended)
-		return 0; /* the host has seen the copy end */
+	/* The host has seen the copy end; or the tensor has stayed where it is: nothing waits. */
+	if (users->copy ? users->copy->ended : owner_of(&on->owners, saved->token) != NULL)
+		return 0;
 	*since = PyObject_CallMethodObjArgs(on->port->times, names.mark_event, *stream, NULL);
 	return *since ? 0 : -1;
 }

@@ -29,7 +29,7 @@ from spillway._gpu import accelerator, slow_path
 from spillway._core import library
 from spillway._core.hooks_loader import hooks
 from spillway._core.torch_compat import in_backward, storage_of
-from streams import Table, host_is_device
+from streams import Stream, Table, host_is_device
 
 
 class Rig:
@@ -134,6 +134,24 @@ def test_what_the_device_still_has_is_used_from_there(rig):
     rig.table.polls = 0
     rig.until(lambda stats: stats.device_staging_bytes == 0)
     assert rig.stats().copies == 1 and rig.stats().tensors_spilled == 0
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_what_stays_there_asks_nothing_of_the_device(store, other):
+    """But an event, if another stream uses it."""
+    table = Table()
+    table.times = True
+    off = offload_each(store, Nothing(), mode="observe")
+    host_is_device(off, table)
+    tensor = torch.randn(1000)
+    saved, again = off._session.pack(tensor), off._session.pack(tensor)
+    assert table.log == []
+    if other:
+        table.main = Stream("other")
+    assert saved.unpack().data_ptr() == tensor.data_ptr()
+    assert table.log == [("record", "main"), ("wait", "other", "main"), ("keep", "other")] * other
+    del saved, again
+    off.close()
 
 
 def test_staging_memory_is_held_until_the_copy_out_of_it_has_ended(rig):
