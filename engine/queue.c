@@ -221,7 +221,7 @@ void spw_queue_close(struct spw_queue *q)
 	while (spw_engine__queue_ios(q) > 0) {
 		int ret = spw_queue_reap(q, spw_engine__queue_ios(q), -1);
 
-		/* Rather abort than return: a drive may still write to buffers that would be freed. */
+		/* Abort instead of returning: a drive may still write to freed buffers. */
 		if (ret < 0)
 			spw_log(&q->log, SPW_LOG_ERROR,
 				"closing a queue with %u requests in flight: %s",

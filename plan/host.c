@@ -2,10 +2,10 @@
 /*
  * plan/host.c - what of a device's spilled tensors stays in host memory, and what the drives write
  *
- * In the order of packing each takes host memory until it is wanted. Where that is full, the one
- * that is wanted last of those in it, the new one included, goes to the drives instead: from when it
- * was packed, so that they have had all the time until now. One that even this makes no room for is
- * not spilled. Without drives those that come first stay.
+ * In the order of packing each tensor takes host memory until it is wanted. Where that is full, the
+ * tensor that is wanted last of those in it, the new one included, goes to the drives instead: from
+ * when it was packed, so that they have had all the time until now. A tensor for which even this
+ * makes no room is not spilled. Without drives the tensors that come first stay.
  *
  * The times are of compute. The simulation checks them: there a tensor that finds no room is kept.
  */

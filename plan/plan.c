@@ -19,9 +19,9 @@
  *              no earlier. What is read is copied back afterwards, and nothing is read faster than
  *              it is copied. A tensor wanted after its copy and before the end of its write is only
  *              copied back.
- *   Host       Of a device's tensors some may stay in host memory, as far as it goes: copied out, not
- *              written, and copied back. The others of it that are spilled wait there for the
- *              drives. Which ones stay follows from what is spilled (plan/host.c).
+ *   Host       Some of a device's tensors may stay in host memory, as far as it goes: copied out,
+ *              not written, and copied back. Its other tensors that are spilled wait there for the
+ *              drives. Which tensors stay follows from what is spilled (plan/host.c).
  *   Forwarding A tensor that is used, or due to be read, while it is in memory stays there. A write
  *              that has not begun is cancelled; one that has begun counts as written.
  *

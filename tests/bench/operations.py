@@ -3,8 +3,9 @@
 # tests/bench/operations.py - single operations recomputed, in four models beside plain training
 """Each step of a model runs plain, watched and with recompute="operations", without a store, in
 another order each time; ratios are of the same step. Plain steps run in the same process, so they
-pay for mapped blocks, too (docs/GUIDE.md, Memory of the process): ratios do not show it. Losses and all gradients are compared to the
-last bit. Writes operations.json. Exit status: 0; 1 a bit differs; 130 interrupted."""
+pay for mapped blocks, too (docs/GUIDE.md, Memory of the process): ratios do not show it. Losses
+and all gradients are compared to the last bit. Writes operations.json.
+Exit status: 0; 1 a bit differs; 130 interrupted."""
 import argparse
 import contextlib
 import sys

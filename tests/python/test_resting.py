@@ -157,8 +157,8 @@ def test_what_is_trained_changes(store):
 
 @pytest.mark.parametrize("what", ["progress", "accumulate", "step", "stage", "record", "spill",
                                   "observe"])
-def test_where_each_step_is_seen(store, tmp_path, what, capsys):
-    options = {"progress": {"progress": True}, "record": {"record": tmp_path / "trace"},
+def test_where_each_step_is_seen(store, folder, what, capsys):
+    options = {"progress": {"progress": True}, "record": {"record": folder / "trace"},
                "spill": {"mode": "spill"}, "observe": {"mode": "observe"}}.get(what, {})
     model = Model()
     off = spillway.torch.offload(model, store, **options)
@@ -249,13 +249,13 @@ def test_explicit_steps_begin_in_it(store):
     off.close()
 
 
-def test_a_trace_of_the_next_step(store, tmp_path):
+def test_a_trace_of_the_next_step(store, folder):
     model, off = rested(store)
-    off.trace(tmp_path / "trace.json")
+    off.trace(folder / "trace.json")
     assert step(off, model)
     step(off, model)
     off.close()
-    assert "layers.0" in (tmp_path / "trace.json").read_text()
+    assert "layers.0" in (folder / "trace.json").read_text()
 
 
 def test_memory_of_seen_steps_is_let_go(store):

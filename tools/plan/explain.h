@@ -28,7 +28,7 @@ struct plan_explain {
 	uint64_t budget_bytes; /* or, if it is not 0, of the shortest step */
 	uint64_t state_bytes;  /* that others read and write in each step */
 	uint64_t day_bytes;    /* most bytes that are written in a day; 0: no limit */
-	uint64_t bus; /* bytes per second, each way, to a device and back; 0: there is none */
+	uint64_t bus;  /* bytes per second, each way, to a device and back; 0: there is none */
 	uint64_t host; /* memory in which copies of the device's tensors may stay */
 	bool never_again;
 
