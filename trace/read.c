@@ -85,7 +85,7 @@ static int read_failed(const struct reader *reader)
 			 reader->path, reader->line_number, words);
 }
 
-/* Read a line. Return: 1 it is a JSON object; 0 end of file; or an error. */
+/* Read a line into reader->object. Return: 1; 0 at the end of the file; -errno. */
 static int next_line(struct reader *reader)
 {
 	json_error_t error;

@@ -35,7 +35,10 @@ bool spw_vfio__read_link(const struct spw_vfio_system *system, const char *addre
 /* The device's name for iommufd, "vfio0". Return: false: it has none, or there is no IOMMU. */
 bool spw_vfio__find_name(const struct spw_vfio_system *system, const char *address, char name[64]);
 
-/* Block device of a sysfs entry: "nvme0n1", also for "nvme0c1n1". Return: false: no namespace. */
+/*
+ * Get the name of a namespace's block device, by the name of its entry in sysfs: "nvme0n1"; also
+ * for "nvme0c1n1", its path through controller 1. Return: false if the entry is no namespace.
+ */
 bool spw_vfio__block_name(const char *entry, char *name, size_t len);
 
 /* Fill in what sysfs tells of a controller, without obstacles. Return: as spw_vfio_examine(). */

@@ -5,7 +5,10 @@
 
 #include "session.h"
 
-/* One run of a scope, or of an operation. The package derives types that know how to rerun it. */
+/*
+ * One run of a scope (a module that can be recomputed) or of an operation, with the tensors that it
+ * has saved and that were discarded. The package derives types that know how to rerun it.
+ */
 struct frame {
 	PyObject_HEAD struct saved *discarded, **discarded_end; /* in the order of their saves */
 	uint32_t saves, seen; /* tensors saved in the forward pass; in the recomputation */
@@ -22,7 +25,7 @@ struct frame *frame_now(const struct session *session);
  * -1 with an exception.
  */
 int saved_discard(struct saved *saved, const struct seen *seen);
-/* Remove a saved tensor from its frame: it was recomputed, or is no longer needed. */
+/* Remove a tensor from its frame's list: it was recomputed, or is no longer needed. */
 void saved_undiscard(struct saved *saved);
 /* Recompute a discarded tensor's scope. Return: 0 it can be taken now; -1 with an exception. */
 int saved_recompute(struct saved *saved);

@@ -128,14 +128,18 @@ class Interleaved:
     # ---- A tile ----------------------------------------------------------------------------------
 
     def memory_for(self, tile: Tile) -> Optional[Tensor]:
-        """As bytes, on the device. None: it has no room, and the host has to step this tile and all
-        that follow."""
+        """Allocate a tile's memory on the device.
+
+        :returns: bytes; None if the device has no room: the host steps this tile and all that
+            follow
+        """
         if self._device is None:
             return None
         between = _FIELDS_BETWEEN * tile.count * max(item_bytes(field.dtype)
                                                      for field in tile.fields)
         try:
-            # Asked for at once, before anything is changed.
+            # The update will need room for intermediate results beside the tile. To find out now
+            # whether the device has both, before any state is changed, allocate both.
             room = self._empty(between)
             memory = self._empty(tile.len_bytes)
             del room

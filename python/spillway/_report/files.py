@@ -11,7 +11,8 @@ from ..store import Path
 from .html import page_of
 from .run_record import Run, json_of, run_of
 
-# Set by `spillway run --report`: where each Offload leaves its report at its end.
+# Environment variable set by `spillway run --report`: the path to which each Offload writes its
+# report when it is closed.
 _VARIABLE = "SPILLWAY_REPORT"
 # Variables with the rank of a process, set by torchrun and other launchers.
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
