@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: MIT
 # tests/integration/test_device.sh - tensors of a device that is late on purpose: tests/device
 # layer: all
+# seconds: 900 it compiles against PyTorch's headers, for minutes beside other programs
 . "$(dirname "$0")/../lib.sh"
 
 begin "wrong arguments"

@@ -148,7 +148,7 @@ def run_program(drives, program):
     return done
 
 
-@pytest.mark.parametrize("name", ["spw_cache_step", "spw_cache_stage", "spw_cache_scope_enter",
+@pytest.mark.parametrize("name", ["spw_cache_step_rest", "spw_cache_stage", "spw_cache_scope_enter",
                                   "spw_cache_scope_leave"])
 def test_closed_by_another_thread_before_a_short_call(formatted, name):
     """Just after the handle was asked for: what is closed then must not be called."""

@@ -23,9 +23,10 @@ class Program:
     layer: test all            each runs a part: of pytest, what has the marker `rest` and what not
     layer: test and CONFIG     `make test` runs it in one more configuration
     alone: REASON              no other program may run meanwhile
+    seconds: N REASON          how long it may take, if that is more than --timeout
     """
 
-    LINE = re.compile(r"^(?:#|/\*) (layer|alone): (.+?)(?: \*/)?$", re.MULTILINE)
+    LINE = re.compile(r"^(?:#|/\*) (layer|alone|seconds): (.+?)(?: \*/)?$", re.MULTILINE)
     speaks = False  # each case prints a line when it begins, so that silence is a hang
 
     def __init__(self, kind, root, source):
@@ -35,6 +36,7 @@ class Program:
         with open(source, encoding="utf-8") as text:
             said = dict(self.LINE.findall(text.read()))
         self.parallel = "alone" not in said
+        self.seconds = float(said.get("seconds", "0").split()[0])
         layers, _, more = said.get("layer", "test").partition(" and ")
         self.layers = layers.split()
         self.configs_of_test = CONFIGS_OF_TEST + tuple(more.split())
