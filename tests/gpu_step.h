@@ -178,7 +178,7 @@ static inline void gpu_add_forward(const struct gpu_model *model, enum gpu_way w
 	uint64_t ns = 0;
 
 	for (unsigned layer = 0; layer < model->layers; layer++) {
-		uint64_t begins_ns[GPU_OPERATIONS_MAX], ends_ns[GPU_OPERATIONS_MAX];
+		uint64_t begins_ns[GPU_OPERATIONS_MAX], ends_ns[GPU_OPERATIONS_MAX] = {0};
 
 		for (unsigned k = 0; k < model->operations; k++) {
 			begins_ns[k] = ns;
