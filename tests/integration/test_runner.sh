@@ -8,7 +8,7 @@
 # A tree of its own, with the runner of this one and tests that misbehave.
 tree=$TEST_TMP/tree
 mkdir -p "$tree"/tests/{unit,integration,python} "$tree"/build/tests/{unit,integration} "$TEST_TMP/scratch"
-cp -r "$ROOT/tests/run" "$ROOT/tests/runner" "$ROOT/tests/lib.sh" "$tree/tests/"
+cp -r "$ROOT/tests/run" "$ROOT/tests/runner" "$ROOT/tests/lib.sh" "$ROOT/tests/rig.sh" "$tree/tests/"
 unset SPW_TEST_TIMEOUT V
 
 # program KIND NAME BODIES: a cmocka program of four cases.
@@ -86,6 +86,26 @@ END
     expect_clean
     expect_equal "" "$({ grep runner-test /proc/self/mounts || true; })" "mounts"
     expect_equal "" "$({ grep -lx '/file.*' /sys/block/loop*/loop/backing_file 2>/dev/null || true; })" "loop devices over an unmounted file"
+else
+    skip "needs root and loop devices"
+fi
+
+begin "what a killed program had made with tests/rig.sh is taken down, wherever it lies"
+if is_root && losetup -f >/dev/null 2>&1; then
+    mkdir "$TEST_TMP/elsewhere"
+    cat >"$tree/tests/integration/test_hang_with_rig.sh" <<END
+. "\$(dirname "\$0")/../lib.sh"
+begin "hangs"
+"$tree/tests/rig.sh" up --name killed --drives 2 --size 16M --sparse --on "$TEST_TMP/elsewhere" >/dev/null
+[ "\$(ls "$TEST_TMP"/elsewhere/*/ | wc -l)" -eq 2 ] && echo rig is up
+tail -f /dev/null
+END
+    expect_exit 1 run_tests --timeout 3 test_hang_with_rig
+    expect_output "rig is up" "hung, killed after 3 s"
+    expect_clean
+    expect_equal "" "$(ls "$TEST_TMP/elsewhere")" "folder of the rig"
+    rm "$tree/tests/integration/test_hang_with_rig.sh"
+    rmdir "$TEST_TMP/elsewhere"
 else
     skip "needs root and loop devices"
 fi

@@ -14,6 +14,8 @@ import time
 
 DRIVES = 4
 SYSCTL = "/proc/sys/kernel/io_uring_disabled"
+RIG = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "rig.sh")
+RIG_RECORD = "spillway-rig."  # and its name, below SPW_RIG_STATE
 # Nothing else may be taken for a killed runner's folder.
 SCRATCH_PREFIX = "spillway-runner."
 SCRATCH_NAME = re.compile(r"spillway-runner\.([0-9]+)\.[a-z0-9_]{8}")
@@ -97,9 +99,20 @@ def mounts_of(folder, devices):
             if device in devices or where.startswith(folder + "/")]
 
 
+def take_rigs_down(folder):
+    """What tests/rig.sh has made and recorded in a folder, wherever that lies: a bench that is
+    killed has its drives elsewhere, where there is room."""
+    for state, _, names in os.walk(folder):
+        for name in names:
+            if name.startswith(RIG_RECORD):
+                run_quietly(["env", f"SPW_RIG_STATE={state}", RIG, "down",
+                             "--name", name.removeprefix(RIG_RECORD)])
+
+
 def take_apart(folder, devices=()):
-    """Detach loop devices, then unmount: once its file system is unmounted, a file's path can no
-    longer be told."""
+    """Take rigs down and detach loop devices, then unmount: once its file system is unmounted, a
+    file's path can no longer be told."""
+    take_rigs_down(folder)
     loops = list(devices)
     loops += [device for device in loop_devices_below(folder) if device not in devices]
     detach(loops)
