@@ -67,6 +67,15 @@ def computing_threads():
 
 
 @pytest.fixture(autouse=True)
+def nothing_compiled():
+    """As in a new process: in one that has compiled anything no step rests, and no operations are
+    watched."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    if utils is not None:
+        utils.counters.clear()
+
+
+@pytest.fixture(autouse=True)
 def seed():
     """Is in what pytest shows of a test that fails."""
     print(f"SPW_SEED={SEED}")

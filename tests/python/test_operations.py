@@ -373,7 +373,6 @@ def test_a_compiled_model_is_the_compilers(caplog):
     assert off._operations.recipes == []
     assert caplog.text.count("with torch.compile") == 1
     torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()  # for the tests that follow
 
 
 # ---- Steps that are not like the one that was watched --------------------------------------------
