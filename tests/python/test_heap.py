@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import statistics
 import subprocess
 import sys
 
@@ -57,11 +58,12 @@ def rise(*arguments, **env):
 
 @pytest.mark.skipif(heap.why_not() is not None, reason=f"{heap.why_not()}")
 def test_memory_of_the_process_falls_with_that_of_activations(formatted):
-    plain, _ = rise()
+    # glibc's holes differ from run to run: by 9 of 250 MiB, in plain training alone.
+    plain = statistics.median(rise()[0]["rise"] for _ in range(3))
     ours, report = rise(*formatted)
     fall = ours["kept"] - ours["activations"]
     assert fall > 100 * MIB
-    assert plain["rise"] - ours["rise"] >= 0.7 * fall, (plain, ours)
+    assert plain - ours["rise"] >= 0.7 * fall, (plain, ours)
     run = json.loads(report[report.index("{"):])["run"]  # after what is logged
     assert run["resident_bytes_max"] == ours["peak"] > 0
     assert run["resident_plain_bytes"] > ours["peak"] + fall // 2 and run["heap"] == ""
