@@ -187,6 +187,7 @@ void spw_cache_reset_peak(struct spw_cache *cache)
 	cache->count.staging_bytes_max = cache->count.staging_bytes;
 	cache->count.device_bytes_max = cache->count.device_bytes;
 	cache->count.device_staging_bytes_max = cache->count.device_staging_bytes;
+	cache->count.host_bytes_max = cache->count.host_bytes;
 	cache->count.prefetched_bytes_max = cache->count.prefetched_bytes;
 	spw_cache__unlock(cache);
 }

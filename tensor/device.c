@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "tensor/entry.h"
+#include "tensor/host.h"
 #include "tensor/internal.h"
 #include "tensor/lock.h"
 #include "tensor/offer.h"
@@ -88,7 +89,8 @@ static int copy_again(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 
-	if (spw_control__may_write(control_of(cache), cache->count.staging_bytes, entry->len_bytes))
+	if (spw_cache__host_hold(entry) ||
+	    spw_control__may_write(control_of(cache), cache->count.staging_bytes, entry->len_bytes))
 		return spw_cache__offer_copy(entry);
 	entry->wants_copy = false;
 	kept_add(cache, KEEP_WEAR, entry->len_bytes);

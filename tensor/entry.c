@@ -12,6 +12,7 @@
  *   KEPT -> DISCARDED          while its checksum is computed it is like any other;
  *   DISCARDED -> KEPT          recomputed, or offered by another scope;
  *   QUEUED, LEAVING -> KEPT    a failed copy or write must not fail the training step;
+ *   HOST -> RESIDENT           taken, or about to be: the caller may copy from it;
  *   LEAVING -> RESIDENT        forwarded; or a write from staging memory has failed;
  *   COMING -> STORED           a failed read fails that take alone: the next one reads again;
  *   RESIDENT -> STORED         of a device: what was handed out has been copied;
@@ -25,9 +26,11 @@ static const bool allowed[ENTRY_STATES][ENTRY_STATES] = {
 			  [ENTRY_KEPT] = true,
 			  [ENTRY_DEAD] = true},
 	[ENTRY_LEAVING] = {[ENTRY_STORED] = true,
+			   [ENTRY_HOST] = true,
 			   [ENTRY_RESIDENT] = true,
 			   [ENTRY_KEPT] = true,
 			   [ENTRY_DEAD] = true},
+	[ENTRY_HOST] = {[ENTRY_RESIDENT] = true, [ENTRY_DEAD] = true},
 	[ENTRY_STORED] = {[ENTRY_COMING] = true, [ENTRY_DEAD] = true},
 	[ENTRY_COMING] = {[ENTRY_RESIDENT] = true, [ENTRY_STORED] = true, [ENTRY_DEAD] = true},
 	[ENTRY_RESIDENT] = {[ENTRY_STORED] = true, [ENTRY_DEAD] = true},
@@ -47,6 +50,9 @@ static bool entry_holds(const struct entry *entry, enum entry_state state)
 	case ENTRY_KEPT: return entry_at_owner(entry) && !writes && entry->copies == 0;
 	case ENTRY_QUEUED: return entry->cache->deferred == entry;
 	case ENTRY_LEAVING: return (writes && entry->object_exists) || entry->copies > 0;
+	case ENTRY_HOST:
+		return !entry->owner_held && entry->hosted && entry->memory && entry->copies == 0 &&
+		       !entry->object_exists;
 	case ENTRY_STORED:
 		return !entry->owner_held && !entry->memory && !writes && entry->object_exists;
 	case ENTRY_COMING: return !entry->owner_held && entry->memory; /* CACHE-4 */
@@ -59,13 +65,19 @@ static bool entry_holds(const struct entry *entry, enum entry_state state)
 	return false;
 }
 
+/* Neither its owner nor the caller has the bytes. */
+static bool is_away(unsigned state)
+{
+	return state == ENTRY_STORED || state == ENTRY_HOST;
+}
+
 void spw_cache__entry_become(struct entry *entry, enum entry_state to)
 {
 	SPW_ASSERT(cache_is_locked(entry->cache)); /* CACHE-1 */
 	SPW_ASSERT(entry_holds(entry, to));
 	SPW_ASSERT(entry->state < ENTRY_STATES && allowed[entry->state][to]);
-	if (to == ENTRY_STORED || entry->state == ENTRY_STORED)
-		spw_control__stored(control_of(entry->cache), &entry->track, to == ENTRY_STORED);
+	if (is_away(to) != is_away(entry->state))
+		spw_control__stored(control_of(entry->cache), &entry->track, is_away(to));
 	entry->state = (uint8_t)to;
 }
 
@@ -392,7 +404,7 @@ void spw_cache__entry_drained(struct entry *entry)
 	if (entry->state == ENTRY_DEAD)
 		spw_cache__entry_settle(entry);
 	else if (entry->state == ENTRY_LEAVING && !entry->write_in_flight && entry->copies == 0)
-		spw_cache__entry_become(entry, ENTRY_STORED);
+		spw_cache__entry_become(entry, entry->hosted ? ENTRY_HOST : ENTRY_STORED);
 }
 
 void spw_cache__entry_free_object(struct entry *entry)
@@ -406,20 +418,40 @@ void spw_cache__entry_free_object(struct entry *entry)
 	SPW_ASSERT(rc == 0);
 }
 
-static void set_memory(struct entry *entry, void *memory, bool in_arena)
+/* @in_arena: the store's; @piece: or that of the host memory, or NULL */
+static void set_memory(struct entry *entry, void *memory, bool in_arena, struct spw_arena *piece)
 {
 	struct spw_cache_stats *count = &entry->cache->count;
 
-	SPW_ASSERT(!entry->memory);
+	SPW_ASSERT(!entry->memory && (entry->device || !piece));
 	entry->memory = memory;
 	entry->memory_in_arena = in_arena;
-	if (entry->device)
+	entry->piece = piece;
+	if (entry->hosted)
+		gauge_add(&count->host_bytes, &count->host_bytes_max, entry->len_bytes);
+	else if (entry->device)
 		gauge_add(&count->device_staging_bytes, &count->device_staging_bytes_max,
 			  entry->len_bytes);
 	else
 		activation_add(entry);
 }
 
+bool spw_cache__entry_get_host_memory(struct entry *entry, bool to_stay)
+{
+	struct host *host = &entry->cache->host;
+	void *memory = NULL;
+
+	for (uint32_t i = 0; i < host->count; i++) {
+		if (spw_arena_alloc(host->arenas[i], entry->len_bytes, &memory))
+			continue;
+		entry->hosted = to_stay;
+		set_memory(entry, memory, false, host->arenas[i]);
+		return true;
+	}
+	return false;
+}
+
+/* Where the arena is full, host memory stages as well: it is pinned, too. */
 int spw_cache__entry_get_arena_memory(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
@@ -427,7 +459,9 @@ int spw_cache__entry_get_arena_memory(struct entry *entry)
 	int rc = cache->ports.alloc(cache->store, entry->len_bytes, &memory);
 
 	if (rc == 0)
-		set_memory(entry, memory, true);
+		set_memory(entry, memory, true, NULL);
+	else if (rc == -ENOBUFS && entry->device && spw_cache__entry_get_host_memory(entry, false))
+		rc = 0;
 	return rc;
 }
 
@@ -450,7 +484,7 @@ int spw_cache__entry_get_memory(struct entry *entry)
 		   "the store's arena is full: more activations are read into ordinary "
 		   "memory, whose pages are taken from the system each time (arena_bytes; "
 		   "see read_memory_outside_arena_bytes)");
-	set_memory(entry, memory, false);
+	set_memory(entry, memory, false, NULL);
 	return 0;
 }
 
@@ -460,11 +494,15 @@ void spw_cache__entry_put_memory(struct entry *entry)
 
 	SPW_ASSERT(entry->memory && entry->leases == 0 && entry->copies == 0); /* CACHE-5 */
 	SPW_ASSERT(!entry->read_in_flight && !entry->write_in_flight);         /* CACHE-5 */
-	if (entry->device)
+	if (entry->hosted)
+		gauge_sub(&cache->count.host_bytes, entry->len_bytes);
+	else if (entry->device)
 		gauge_sub(&cache->count.device_staging_bytes, entry->len_bytes);
 	else
 		activation_sub(entry);
-	if (entry->memory_in_arena) {
+	if (entry->piece) {
+		spw_arena_free(entry->piece, entry->memory);
+	} else if (entry->memory_in_arena) {
 		cache->ports.release(cache->store, entry->memory);
 	} else {
 		/* Giving pages back takes long: spw_cache__unlock() does it, from this list. */
@@ -472,6 +510,7 @@ void spw_cache__entry_put_memory(struct entry *entry)
 		cache->doomed = entry->memory;
 	}
 	entry->memory = NULL;
+	entry->hosted = false;
 }
 
 void spw_cache__entry_hand_out(struct entry *entry)

@@ -34,6 +34,11 @@ void spw_cache__entry_make_drainable(struct entry *entry);
 void spw_cache__entry_not_drainable(struct entry *entry);
 void spw_cache__entry_drained(struct entry *entry);
 void spw_cache__entry_free_object(struct entry *entry);
+/*
+ * Host memory for a device's tensor. @to_stay: until the entry is gone; else staging memory.
+ * Return: whether there is enough left.
+ */
+bool spw_cache__entry_get_host_memory(struct entry *entry, bool to_stay);
 /* Memory of the arena. Return: 0; -ENOBUFS there is not enough left. */
 int spw_cache__entry_get_arena_memory(struct entry *entry);
 /* Memory of the arena, or else ordinary memory. Return: 0; -ENOMEM. */

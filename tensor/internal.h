@@ -10,6 +10,8 @@
  * QUEUED     The deferred write, which has not been issued.
  * LEAVING    A copy or a write is in flight, or has ended and the caller has not drained the token.
  *            The bytes are in the owner's memory; of a device, after the copy, in staging memory.
+ * HOST       Of a device: the copy in host memory has the bytes, and is not written: the token has
+ *            been drained.
  * STORED     The bytes are only on the drives: the token has been drained.
  * COMING     A read is in flight.
  * RESIDENT   In memory until the last user is gone: the owner's, or what was read into; of a
@@ -19,7 +21,8 @@
  *
  * A tensor of a device (entry->device > 0) passes through staging memory both ways: the caller
  * copies between that and the device, and says when a copy has ended. entry->memory is the staging
- * memory then, and counted apart from the activations; owner's memory is the device's.
+ * memory then, and counted apart from the activations; owner's memory is the device's. Of a hosted
+ * entry it is host memory, in which the copy stays until the entry is gone: no write follows.
  *
  * Rules, cited by asserts
  *   CACHE-1    Everything here is touched under the cache's lock only. No I/O is waited for and no
@@ -34,7 +37,7 @@
  *   CACHE-6    A slot is used again only when it is DEAD and has no user, lease, waiter, I/O, copy,
  *              token, memory or object.
  *   CACHE-7    Nothing is read from memory of a device. A write begins from staging memory only
- *              when every copy into it has ended well.
+ *              when every copy into it has ended well. Of a hosted entry none begins.
  *   CACHE-8    Bytes are accepted as those of a discarded tensor only if they have its checksum; of
  *              a device, the caller compares.
  */
@@ -68,6 +71,7 @@ enum entry_state {
 	ENTRY_KEPT,
 	ENTRY_QUEUED,
 	ENTRY_LEAVING,
+	ENTRY_HOST,
 	ENTRY_STORED,
 	ENTRY_COMING,
 	ENTRY_RESIDENT,
@@ -137,7 +141,8 @@ struct entry {
 	/* of that, in the owner's memory; of a device an address that is only compared */
 	const uint8_t *bytes;
 	uint64_t owner;
-	uint8_t *memory; /* the cache's, to copy or read into; or NULL */
+	uint8_t *memory;         /* the cache's, to copy or read into; or NULL */
+	struct spw_arena *piece; /* of the host memory, where it lies there; or NULL */
 	spw_object object;
 	/* valid while the store has the write; NULL while its bytes are compared */
 	struct spw_request *write_request;
@@ -161,8 +166,9 @@ struct entry {
 	bool object_exists;
 	bool write_in_flight;
 	bool read_in_flight;
-	bool memory_in_arena;
-	bool in_window; /* counted as prefetched, in this step */
+	bool memory_in_arena; /* the store's */
+	bool hosted;          /* memory is where the copy stays */
+	bool in_window;       /* counted as prefetched, in this step */
 	/* has been in the window, in this step or before, and was not taken since */
 	bool prefetched;
 	bool forwarded;
@@ -174,6 +180,12 @@ struct entry {
 	bool handed_out;   /* of a device: a lease was given, so the device has the bytes again */
 	bool copied_ahead; /* by spw_cache_ahead(), and not taken since */
 	bool wants_copy;   /* the caller was told to wait for staging memory */
+};
+
+/* Memory in which copies of devices' tensors stay, in the order in which it is used. */
+struct host {
+	struct spw_arena *arenas[SPW_CACHE_HOST_PIECES_MAX];
+	uint32_t count;
 };
 
 struct scope {
@@ -231,6 +243,7 @@ struct spw_cache {
 	struct queue coming;
 	uint32_t copies_in_flight; /* out of devices */
 	uint32_t device_writes_in_flight;
+	struct host host;
 	bool devices_tell;                /* how long they stalled, by spw_cache_device_times() */
 	uint32_t owner_writes_in_flight;  /* all others: from memory of the host's owners */
 	uint64_t returned_bytes;          /* of the tokens in drain */

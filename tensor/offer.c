@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "tensor/entry.h"
+#include "tensor/host.h"
 #include "tensor/internal.h"
 #include "tensor/lock.h"
 #include "tensor/offer.h"
@@ -275,6 +276,8 @@ static int offer_new(struct entry *entry, enum spw_cache_hint hint)
 	if (spw_cache__rule_discards(entry, hint))
 		return offer_discard(entry);
 	reason = spw_cache__rule_keep(entry, hint);
+	if (reason == KEEP_NOT && !spw_cache__host_hold(entry))
+		reason = spw_cache__rule_limit(entry);
 	if (reason == KEEP_NOT && entry->device)
 		return spw_cache__offer_copy(entry);
 	if (reason == KEEP_NOT) {

@@ -15,9 +15,9 @@ static enum keep_reason rule_wish(const struct entry *entry, enum spw_cache_hint
 	if (hint == SPW_HINT_PIN)
 		return KEEP_HINT;
 	if (spw_control__choice(control_of(cache), &entry->track, &choice))
-		return choice == SPW_PLAN_SPILL ? KEEP_NOT
-		       : hint == SPW_HINT_KEEP  ? KEEP_HINT
-						: KEEP_PLANNED;
+		return choice == SPW_PLAN_SPILL || choice == SPW_PLAN_HOST ? KEEP_NOT
+		       : hint == SPW_HINT_KEEP                             ? KEEP_HINT
+									   : KEEP_PLANNED;
 	if (hint == SPW_HINT_KEEP)
 		return KEEP_HINT;
 	if (cache->stage == SPW_STAGE_BACKWARD)
@@ -32,14 +32,19 @@ enum keep_reason spw_cache__rule_keep(const struct entry *entry, enum spw_cache_
 {
 	const struct spw_cache *cache = entry->cache;
 	enum keep_reason reason = rule_wish(entry, hint);
-	uint64_t len_bytes = entry->len_bytes;
 
 	if (cache->opts.mode == SPW_CACHE_OBSERVE)
 		return reason == KEEP_SMALL ? KEEP_SMALL : KEEP_OBSERVED;
-	if (reason != KEEP_NOT)
-		return reason;
+	return reason;
+}
+
+enum keep_reason spw_cache__rule_limit(const struct entry *entry)
+{
+	const struct spw_cache *cache = entry->cache;
+	uint64_t len_bytes = entry->len_bytes;
+
 	if (!cache->store)
-		return KEEP_OBSERVED;
+		return entry->device && cache->host.count > 0 ? KEEP_NO_STAGING : KEEP_OBSERVED;
 	/* A device's offer can wait for room: spw_cache__write_begin_copy(). */
 	if (len_bytes > cache->opts.staging_bytes ||
 	    (!entry->device && spw_cache__write_is_full(cache, len_bytes)))

@@ -50,6 +50,8 @@ static inline int take_from_memory(struct entry *entry)
 {
 	if (entry->state == ENTRY_QUEUED || entry->state == ENTRY_LEAVING)
 		spw_cache__write_forward(entry);
+	else if (entry->state == ENTRY_HOST)
+		spw_cache__entry_become(entry, ENTRY_RESIDENT);
 	if (entry->copy_failed && !entry_at_owner(entry))
 		return spw_error(-EIO, "the copy of the tensor from its device failed");
 	return 0;
@@ -101,6 +103,7 @@ static void take_hand_out(struct entry *entry, uint64_t offset_bytes, struct spw
 	}
 	if (entry->copied_ahead) {
 		entry->copied_ahead = false;
+		count->host_hits += entry->hosted;
 		return;
 	}
 	SPW_ASSERT(entry->state == ENTRY_KEPT || entry->state == ENTRY_RESIDENT);
@@ -108,6 +111,7 @@ static void take_hand_out(struct entry *entry, uint64_t offset_bytes, struct spw
 		taken->owner = entry->owner;
 		return;
 	}
+	count->host_hits += entry->hosted;
 	spw_cache__take_lease(entry, offset_bytes, taken);
 }
 

@@ -36,7 +36,9 @@ static int window_take_in(struct entry *entry)
 {
 	int rc = 0;
 
-	if (entry->state != ENTRY_STORED)
+	if (entry->state == ENTRY_HOST)
+		spw_cache__entry_become(entry, ENTRY_RESIDENT);
+	else if (entry->state != ENTRY_STORED)
 		spw_cache__write_forward(entry);
 	else
 		rc = spw_cache__read_prefetch(entry);
@@ -45,12 +47,12 @@ static int window_take_in(struct entry *entry)
 	return rc;
 }
 
-/* On the drives, or on its way there; and no take is at it already. */
+/* On the drives or in host memory, or on its way there; and no take is at it already. */
 static bool is_on_its_way(const struct entry *entry)
 {
 	return entry->waiters == 0 && !entry->copied_ahead &&
-	       (entry->state == ENTRY_STORED || entry->state == ENTRY_QUEUED ||
-		entry->state == ENTRY_LEAVING);
+	       (entry->state == ENTRY_STORED || entry->state == ENTRY_HOST ||
+		entry->state == ENTRY_QUEUED || entry->state == ENTRY_LEAVING);
 }
 
 /* ---- Without a plan ---- */

@@ -252,25 +252,37 @@ int spw_cache__write_begin(struct entry *entry)
 }
 
 /*
- * The caller is to copy. Until that has ended, and the write, the bytes wait to be written. Return:
- * 0; -ENOBUFS as much waits as may, or the arena is full; or why not.
+ * Until it has been copied and written, it waits to be written. Return: 0; -ENOBUFS as much waits as
+ * may, or the arena is full; or why not.
  */
+static int begin_to_stage(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+	int rc;
+
+	if (spw_cache__write_is_full(cache, entry->len_bytes))
+		return -ENOBUFS; /* spw_cache__offer_copy() has the words */
+	rc = spw_cache__entry_get_arena_memory(entry);
+	if (rc == 0)
+		gauge_add(&cache->count.staging_bytes, &cache->count.staging_bytes_max,
+			  entry->len_bytes);
+	return rc;
+}
+
+/* The caller is to copy. */
 int spw_cache__write_begin_copy(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 	int rc;
 
 	SPW_ASSERT(entry->device && entry->copies == 0 && entry_at_owner(entry));
-	if (spw_cache__write_is_full(cache, entry->len_bytes))
-		return -ENOBUFS; /* spw_cache__offer_copy() has the words */
-	rc = spw_cache__entry_get_arena_memory(entry);
+	rc = entry->hosted ? 0 : begin_to_stage(entry);
 	if (rc)
 		return rc;
 	entry->copies++;
 	cache->copies_in_flight++;
 	queue_join(&cache->copying, entry);
 	spw_cache__entry_become(entry, ENTRY_LEAVING);
-	gauge_add(&cache->count.staging_bytes, &cache->count.staging_bytes_max, entry->len_bytes);
 	return 0;
 }
 
@@ -295,11 +307,31 @@ struct spw_copy spw_cache__write_copy_of(const struct entry *entry)
 				 .order = oldest ? spw_cache__entry_id(oldest) : (spw_tensor){0}};
 }
 
+/* The copy is there, and stays. */
+static void hosted(struct entry *entry)
+{
+	struct spw_cache *cache = entry->cache;
+
+	cache->count.tensors_host++;
+	cache->count.bytes_host += entry->len_bytes;
+	if (!entry->owner_held)
+		spw_cache__entry_become(entry, ENTRY_HOST);
+}
+
+static void write_copy(struct entry *entry)
+{
+	int rc = write_submit(entry);
+
+	if (rc == 0)
+		return;
+	gauge_sub(&entry->cache->count.staging_bytes, entry->len_bytes);
+	not_written(entry, rc, spw_last_error());
+}
+
 void spw_cache__write_copied(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 	bool ordered = !entry_is_copying(entry);
-	int rc;
 
 	SPW_ASSERT(entry->device && entry->memory && entry->copies == 0);
 	if (!ordered)
@@ -307,14 +339,14 @@ void spw_cache__write_copied(struct entry *entry)
 	if (entry->state == ENTRY_LEAVING && !entry->copy_failed) {
 		if (!ordered)
 			spw_cache__entry_make_drainable(entry);
-		rc = write_submit(entry);
-		if (rc) {
-			gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
-			not_written(entry, rc, spw_last_error());
-		}
+		if (entry->hosted)
+			hosted(entry);
+		else
+			write_copy(entry);
 		return;
 	}
-	gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
+	if (!entry->hosted)
+		gauge_sub(&cache->count.staging_bytes, entry->len_bytes);
 	if (entry->state == ENTRY_DEAD) {
 		spw_cache__entry_settle(entry);
 	} else if (!entry_at_owner(entry)) {
@@ -360,4 +392,7 @@ void spw_cache__write_forward(struct entry *entry)
 		queue_quit(&entry->cache->copying, entry);
 	spw_cache__entry_become(entry, ENTRY_RESIDENT);
 	entry->forwarded = true;
+	/* Of others the end of the write does this. */
+	if (entry->hosted && entry->copies == 0 && entry_at_owner(entry))
+		spw_cache__entry_put_memory(entry);
 }

@@ -10,8 +10,8 @@ bool spw_cache__write_is_full(const struct spw_cache *cache, uint64_t len_bytes)
 /* Write the entry, or defer the write. Return: 0; or a negative errno: it is not written. */
 int spw_cache__write_begin(struct entry *entry);
 /*
- * Get staging memory for the bytes of a device's tensor, which the caller copies there. Return: 0;
- * -ENOBUFS there is none now.
+ * Get staging memory for the bytes of a device's tensor, unless it has host memory to stay in. The
+ * caller copies there. Return: 0; -ENOBUFS there is none now.
  */
 int spw_cache__write_begin_copy(struct entry *entry);
 /* The last copy of a device's tensor into staging memory has ended. */

@@ -374,7 +374,8 @@ SPW_EXPORT int spw_cache_hold_back(struct spw_cache *cache, bool wait);
  * SPW_OFFER_AGAIN, the part of the storage that was discarded.
  */
 struct spw_copy {
-	void *staging;                    /* in the store's arena, see spw_store_arena() */
+	/* in the store's arena, see spw_store_arena(), or of spw_cache_host_memory() */
+	void *staging;
 	uint64_t offset_bytes, len_bytes; /* of the storage */
 	/* the tensor for spw_cache_ordered(); value 0: there is none */
 	spw_tensor order;
@@ -482,6 +483,23 @@ SPW_EXPORT int spw_cache_wait_write(struct spw_cache *cache);
  */
 SPW_EXPORT int spw_cache_ahead(struct spw_cache *cache, spw_tensor *tensor,
 			       struct spw_taken *taken);
+
+#define SPW_CACHE_HOST_PIECES_MAX 64u
+
+/**
+ * spw_cache_host_memory - give memory in which copies of devices' tensors stay
+ * @cache:  the cache
+ * @arena:  the caller has pinned its memory, and closes it after the cache
+ *
+ * A device's tensor that a plan or the fixed rule spills is copied there, and not written, as long
+ * as there is room; see SPW_PLAN_HOST. By the fixed rule those that come first stay. What finds no
+ * room goes to the drives. A cache without a store spills tensors of devices only there, and keeps
+ * others. struct spw_copy.staging lies in such an arena, or in the store's. May be called
+ * SPW_CACHE_HOST_PIECES_MAX times, for a piece of memory each; a tensor lies in one.
+ *
+ * Return: 0; -EINVAL; -ENOSPC there are as many pieces already.
+ */
+SPW_EXPORT int spw_cache_host_memory(struct spw_cache *cache, struct spw_arena *arena);
 
 /* Measurements by device events since the last call, in nanoseconds of the device. */
 struct spw_device_times {

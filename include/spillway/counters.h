@@ -279,7 +279,20 @@ enum spw_counter_view {
 		"Takes that waited for I/O: prefetch_late and misses.") \
 	X(uint64_t, bytes_kept, TOTAL, BYTES, traffic, MAIN, "Kept in memory, for any reason.") \
 	X(uint64_t, steps_resting, TOTAL, NUMBER, steps, MAIN, \
-		"Steps in which nothing was offered, as their plan moves nothing.")
+		"Steps in which nothing was offered, as their plan moves nothing.") \
+	X(uint64_t, host_memory_bytes, GAUGE, BYTES, device, MAIN, \
+		"Host memory in which copies of devices' tensors may stay; 0: none.") \
+	X(uint64_t, host_bytes, GAUGE, BYTES, device, MAIN, \
+		"Copies that stay there until their last use; no part of activation_bytes.") \
+	X(uint64_t, host_bytes_max, PEAK, BYTES, device, MAIN, "Most of it.") \
+	X(uint64_t, bytes_host, TOTAL, BYTES, device, MAIN, \
+		"Copied there to stay, and not written.") \
+	X(uint64_t, tensors_host, TOTAL, NUMBER, device, MORE, "Tensors of bytes_host.") \
+	X(uint64_t, host_hits, TOTAL, NUMBER, device, MAIN, \
+		"Takes of tensors that came back from there.") \
+	X(uint64_t, plan_tensors_host, GAUGE, NUMBER, plan, MAIN, \
+		"Of plan_tensors_spilled, those that stay in host memory.") \
+	X(uint64_t, plan_bytes_host, GAUGE, BYTES, plan, MAIN, "The same, in bytes.")
 
 /* An open partition. Bytes are counted as the caller does, unless the help says otherwise. */
 #define SPW_STORE_COUNTERS(X) \

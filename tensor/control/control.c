@@ -292,6 +292,11 @@ void spw_control__device(struct control *control, const struct spw_device_times 
 	device_stalled(control, times->stall_ns);
 }
 
+void spw_control__host(struct control *control, uint64_t bytes)
+{
+	control->host_bytes = bytes;
+}
+
 uint64_t spw_control__mark(struct control *control)
 {
 	return spw_control__device_clock_mark(control, spw_control__recording_host_ns(control));
@@ -367,5 +372,7 @@ void spw_control__stats(const struct control *control, struct spw_cache_stats *s
 	stats->plan_bytes_written_max = plan->wear_step_bytes;
 	stats->plan_scopes_again = result->scopes_again;
 	stats->plan_again_ns = result->again_ns;
+	stats->plan_tensors_host = result->tensors_host;
+	stats->plan_bytes_host = result->bytes_host;
 	stats->plan_caution_percent = (uint64_t)(100 / (1 + plan->time_share) + 0.5);
 }

@@ -103,7 +103,7 @@ void spw_control__taken(struct control *control, const struct track *track);
 void spw_control__released(struct control *control, const struct track *track, bool leased);
 /* The first time, with its length. */
 void spw_control__gone(struct control *control, uint64_t len_bytes);
-/* The drives alone have its bytes, or do so no longer. */
+/* The drives alone have its bytes, or host memory those of a device's, or do so no longer. */
 void spw_control__stored(struct control *control, const struct track *track, bool stored);
 /* Its bytes take so much memory more, or less. */
 void spw_control__memory_add(struct control *control, const struct track *track, uint64_t bytes);
@@ -150,6 +150,9 @@ void spw_control__written(struct control *control, uint64_t bytes);
  * stall of a device is that, and no wait of the host.
  */
 void spw_control__device(struct control *control, const struct spw_device_times *times);
+
+/* Host memory in which copies of a device's tensors may stay, in all; once the bus is known. */
+void spw_control__host(struct control *control, uint64_t bytes);
 
 /*
  * A device is given a mark here. Return: its number; 0: there is no use for one. And the device has

@@ -51,7 +51,7 @@ struct recorded {
 	uint8_t hint;
 	bool plannable;
 	bool released;
-	bool stored;          /* the drives alone have its bytes */
+	bool stored;          /* the drives alone have its bytes, or host memory a device's */
 	bool skipped;         /* with its scope: this step has no such tensor */
 	bool no_recompute;    /* another scope saves or needs it, too */
 	bool is_input;        /* of a scope that may be recomputed */
@@ -320,6 +320,8 @@ struct control {
 	uint64_t external[DIRECTIONS]; /* bytes of others so far */
 	bool external_known;           /* before: they may have moved any number */
 	struct wear wear;
+
+	uint64_t host_bytes; /* for copies of devices' tensors */
 
 	/* between steps */
 	struct measure measure;

@@ -229,6 +229,11 @@ bool spw_control__fits_below_peak(const struct control *control, uint64_t bytes)
 
 /* ---- What is read next ---- */
 
+static bool leaves(enum spw_plan_choice choice)
+{
+	return choice == SPW_PLAN_SPILL || choice == SPW_PLAN_HOST;
+}
+
 uint32_t spw_control__next(struct control *control)
 {
 	const struct shape *shape = control->shape;
@@ -237,7 +242,7 @@ uint32_t spw_control__next(struct control *control)
 		uint32_t which = shape->plan.use_order[control->read_next];
 		uint32_t slot = control->slots[which];
 
-		if (choice_of(control, which) != SPW_PLAN_SPILL)
+		if (!leaves(choice_of(control, which)))
 			continue;
 		if (slot != NO_SLOT && slot != GONE_SLOT)
 			return slot;

@@ -5,6 +5,8 @@
 
 #include "tensor/control/internal.h"
 
+/* Copies of a device's tensors may stay in host memory: there is some, and the bus is known. */
+bool spw_control__planning_has_host(const struct control *control);
 /* Copy what a plan of the shape in force is made from, for a search beside the step. */
 void spw_control__planning_ask(struct control *control);
 /* The search: reads only that copy, and the reference of its shape. */

@@ -107,7 +107,9 @@ static enum plan_reason fixed_step_ended(struct control *control, bool missing)
 		return PLAN_REASON_NONE;
 	if (spw_control__device_clock_awaits(control, timed_by))
 		return PLAN_REASON_NONE;
-	if (control->opts.drives > 0 && control->measure.drives.write_bytes_per_second == 0)
+	if ((control->opts.drives > 0 || control->host_bytes > 0) &&
+	    control->measure.drives.write_bytes_per_second == 0 &&
+	    !spw_control__planning_has_host(control))
 		return PLAN_REASON_NONE;
 	return count->plans == 0 ? PLAN_REASON_FIRST : PLAN_REASON_SHAPE;
 }

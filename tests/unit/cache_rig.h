@@ -148,6 +148,7 @@ static inline void rig_end(void)
 	STAT_IS(prefetched_bytes, 0);
 	STAT_IS(device_bytes, 0);
 	STAT_IS(device_staging_bytes, 0);
+	STAT_IS(host_bytes, 0);
 	rig_close();
 }
 

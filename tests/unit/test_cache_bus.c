@@ -7,6 +7,7 @@
  * waits for a copy that it needs, and tells how long.
  */
 /* link: simstore libspillway */
+#include "tests/unit/cache_host.h"
 #include "tests/unit/cache_sim.h"
 
 #define DEVICE      1u
@@ -165,23 +166,28 @@ static void far_uses(unsigned slot, uint64_t ns)
 	far_goes_on();
 }
 
-static struct sim_step far_step(void)
+static struct sim_step far_step_of(const struct sim_model *model)
 {
 	spw_cache_stage(sim.cache, 0, SPW_STAGE_FORWARD);
-	for (unsigned layer = 0; layer < gpt.layers; layer++) {
+	for (unsigned layer = 0; layer < model->layers; layer++) {
 		spw_cache_scope_enter(sim.cache, 100 + layer);
-		for (unsigned i = 0; i < gpt.tensors; i++) {
-			far_computes(gpt.tensor_ns);
-			far_saves(layer * gpt.tensors + i, sim_len(&gpt, i));
+		for (unsigned i = 0; i < model->tensors; i++) {
+			far_computes(model->tensor_ns);
+			far_saves(layer * model->tensors + i, sim_len(model, i));
 		}
 		spw_cache_scope_leave(sim.cache);
 	}
 	spw_cache_stage(sim.cache, 0, SPW_STAGE_BACKWARD);
-	for (unsigned i = GPT_TENSORS; i-- > 0;)
-		far_uses(i, 2 * gpt.tensor_ns);
+	for (unsigned i = model->layers * model->tensors; i-- > 0;)
+		far_uses(i, 2 * model->tensor_ns);
 	far_computes(100000);
 	spw_cache_step(sim.cache);
 	return sim_step_was();
+}
+
+static struct sim_step far_step(void)
+{
+	return far_step_of(&gpt);
 }
 
 static void far_opened(enum spw_cache_mode mode, double bus_rate)
@@ -279,6 +285,82 @@ CASE(test_a_budget_behind_the_bus)
 	}
 	STAT_IS(plans_failed, 0);
 	far_end();
+}
+
+/* ---- Host memory ---- */
+
+/* As gpt with tensors that are large beside the granules of an arena: 49 MiB / 8 a layer. */
+static const struct sim_model large = {
+	.layers = 8, .tensors = 6, .len = UINT64_C(1) << 20, .tensor_ns = 1280000};
+#define LARGE_LAYER_BYTES (49 * (UINT64_C(1) << 20) / 8)
+
+static struct spw_arena *host_opened(bool has_drives, double bus_rate, uint64_t host_bytes)
+{
+	sim_begin(SPW_CACHE_FASTEST);
+	sim.store->drives.write = sim.store->drives.read = sim.store->drives.mixed = 0.2;
+	far = (struct far){.out.rate = bus_rate, .in.rate = bus_rate, .tells = true};
+	assert_int_equal(spw_cache__open_with(has_drives ? sim.store : NULL, &sim.opts,
+					      &simstore_ports, &sim.cache),
+			 0);
+	spw_cache_step(sim.cache);
+	return host_given(sim.cache, host_bytes);
+}
+
+/* Half of what is saved has room in host memory; without drives the rest stays on the device. */
+CASE(test_a_plan_for_host_memory_alone)
+{
+	struct spw_arena *host = host_opened(false, 4, 4 * LARGE_LAYER_BYTES);
+	struct sim_step step = {0};
+	struct spw_cache_stats stats;
+
+	for (unsigned i = 0; i < 8; i++) {
+		step = far_step_of(&large);
+		assert_true(i < 3 || step.stall <= STALL_MAX);
+		assert_true(sim_stats().host_bytes_max <= sim_stats().host_memory_bytes);
+		STAT_IS(host_bytes, 0);
+	}
+	stats = sim_stats();
+	assert_true(stats.steps_planned >= 4);
+	assert_int_equal(stats.plan_mismatches, 0);
+	assert_true(stats.plan_tensors_host > 0);
+	assert_int_equal(stats.plan_tensors_host, stats.plan_tensors_spilled);
+	assert_true(stats.plan_peak_bytes <= stats.plan_keep_all_bytes * 5 / 8);
+	assert_true(step.peak_bytes <= stats.plan_peak_bytes + LARGE_LAYER_BYTES / 2);
+	assert_int_equal(stats.bytes_spilled, 0);
+	assert_true(stats.host_hits > 0 && stats.misses == 0);
+	far_end();
+	spw_arena_close(host);
+}
+
+/* What has room is not written, whatever the drives: nothing of it, half, all. */
+CASE(test_what_has_room_in_host_memory_is_not_written)
+{
+	uint64_t peak_bytes = UINT64_MAX;
+
+	for (unsigned part = 0; part <= 8; part += 4) {
+		uint64_t room_bytes = (part == 8 ? 9 : part) * LARGE_LAYER_BYTES, before_bytes;
+		struct spw_arena *host = NULL;
+		struct sim_step step = {0};
+		struct spw_cache_stats stats;
+
+		host = host_opened(true, 4, room_bytes > 0 ? room_bytes : 1);
+		for (unsigned i = 0; i < 7; i++)
+			step = far_step_of(&large);
+		before_bytes = sim_stats().bytes_spilled;
+		step = far_step_of(&large);
+		stats = sim_stats();
+		assert_true(step.stall <= STALL_MAX);
+		assert_true(stats.plan_peak_bytes <= peak_bytes);
+		assert_true(step.peak_bytes <= stats.plan_peak_bytes + LARGE_LAYER_BYTES / 2);
+		if (part == 8)
+			assert_int_equal(stats.bytes_spilled - before_bytes, 0);
+		else
+			assert_true(stats.bytes_spilled > before_bytes);
+		peak_bytes = stats.plan_peak_bytes;
+		far_end();
+		spw_arena_close(host);
+	}
+	assert_true(peak_bytes <= 2 * LARGE_LAYER_BYTES);
 }
 
 RUN_CASES(NULL, NULL)

@@ -9,6 +9,7 @@
 #include "tensor/control/internal.h"
 #include "tensor/control/recording.h"
 #include "tests/unit/cache_far.h"
+#include "tests/unit/cache_host.h"
 
 /* ---- A host that is ahead of the device ---- */
 
@@ -521,7 +522,7 @@ static void model_io(void)
 static void model_check(void)
 {
 	struct spw_cache *cache = rig.cache;
-	uint64_t far_bytes = 0, staging = 0, copying = 0, in_flight = 0;
+	uint64_t far_bytes = 0, staging = 0, hosted = 0, copying = 0, in_flight = 0;
 
 	for (uint32_t i = 0; i < cache->entries_touched; i++) {
 		const struct entry *entry = &cache->entries[i];
@@ -530,7 +531,9 @@ static void model_check(void)
 			continue;
 		far_bytes += entry->owner_held ? entry->len_bytes : 0;
 		far_bytes += entry->handed_out && entry->state != ENTRY_DEAD ? entry->len_bytes : 0;
-		staging += entry->memory ? entry->len_bytes : 0;
+		staging += entry->memory && !entry->hosted ? entry->len_bytes : 0;
+		hosted += entry->hosted ? entry->len_bytes : 0;
+		assert_true(!entry->hosted || (entry->memory && !entry->object_exists));
 		in_flight += entry->copies;
 		copying += entry_is_copying(entry) ? entry->len_bytes : 0;
 		assert_true(entry->copies > 0 || !entry_is_copying(entry));
@@ -538,6 +541,7 @@ static void model_check(void)
 		assert_true(!entry->write_in_flight || entry->memory);
 		assert_true(entry->state != ENTRY_LEAVING || entry->copies > 0 ||
 			    entry->write_in_flight || entry->drainable);
+		assert_true(entry->state != ENTRY_HOST || (entry->hosted && !entry->owner_held));
 		assert_true(entry->state != ENTRY_STORED ||
 			    (entry->object_exists && !entry->memory && !entry->owner_held));
 		assert_true(entry->state != ENTRY_RESIDENT || entry->memory ||
@@ -546,6 +550,7 @@ static void model_check(void)
 	assert_true(cache->count.device_bytes == far_bytes);
 	assert_true(cache->count.activation_bytes == far_bytes);
 	assert_true(cache->count.device_staging_bytes == staging);
+	assert_true(cache->count.host_bytes == hosted);
 	assert_true(cache->copying.bytes == copying);
 	assert_true(cache->copies_in_flight == in_flight);
 }
@@ -579,7 +584,8 @@ CASE(test_in_any_order)
 		model_order,  model_retry,   model_ahead,
 	};
 	uint64_t random = random_seed();
-	uint64_t written = 0, read = 0, forwarded = 0, again = 0, given = 0, ordered = 0;
+	uint64_t written = 0, read = 0, forwarded = 0, again = 0, given = 0, ordered = 0, hits = 0;
+	struct spw_arena *arena = NULL;
 
 	for (unsigned round = 0; round < 40; round++) {
 		rig_begin();
@@ -588,6 +594,8 @@ CASE(test_in_any_order)
 		rig.opts.tensors_max = 256;
 		rig_open();
 		rig.store->arena = below(2) ? UINT64_MAX : 2000;
+		if (below(2))
+			arena = host_given(rig.cache, 1); /* room for 32 of them */
 		for (unsigned i = 0; i < 2000; i++) {
 			acts[below(SPW_ARRAY_LEN(acts))]();
 			model_check();
@@ -598,11 +606,14 @@ CASE(test_in_any_order)
 		again += rig.cache->count.bytes_copied_again;
 		given += rig.cache->count.tensors_ahead;
 		ordered += rig.cache->count.copies_ordered;
+		hits += rig.cache->count.host_hits;
 		model_end();
+		spw_arena_close(arena);
+		arena = NULL;
 	}
 	/* The run has seen something. */
 	assert_true(written > 100 && read > 10000 && forwarded > 200 && again > 10000);
-	assert_true(given > 10 && ordered > 100);
+	assert_true(given > 10 && ordered > 100 && hits > 100);
 }
 
 RUN_CASES(NULL, NULL)
