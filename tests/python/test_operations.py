@@ -417,6 +417,13 @@ def test_another_operation(first, then):
     assert off.stats().tensors_given_up > 0
 
 
+def test_what_the_loss_saves_is_kept():
+    """It is saved when the model has run: the step is not another one for that."""
+    model = Changing(F.gelu, F.gelu)
+    off = same(model)
+    assert names(off) == ["gelu"] * 3 and off._operations._watches == 1
+
+
 def test_layers_that_are_skipped():
     class Skipping(Model):
         steps = 0

@@ -129,6 +129,7 @@ class Watch(_python_dispatch.TorchDispatchMode):
         self.recipes: Dict[int, Recipe] = {}  # by the place of each save
         self.kinds: List[Kind] = []  # of all places
         self._min_bytes = max(1, min_bytes)
+        self._is_pushed = False
         self._made: Dict[int, _Made] = {}  # by the identity of the storage
         self._saved: Dict[int, List[Tuple[int, _Seen, _Weak]]] = {}  # the same
         self._of_storage: Dict[int, Recipe] = {}  # the same
@@ -145,11 +146,13 @@ class Watch(_python_dispatch.TorchDispatchMode):
 
     def push(self) -> None:
         _python_dispatch._push_mode(self)
+        self._is_pushed = True
 
     def pop(self) -> None:
         """From anywhere in the stack: others may have entered modes since that they have not
         left."""
         above: List[Any] = []
+        self._is_pushed = False
         while _python_dispatch._get_current_dispatch_mode() is not None:
             mode = _python_dispatch._pop_mode()
             if mode is self:
@@ -203,10 +206,12 @@ class Watch(_python_dispatch.TorchDispatchMode):
     # ---- What is saved ---------------------------------------------------------------------------
 
     def saved(self, tensor: Tensor) -> None:
-        """The next place of the step."""
+        """The next place of the step. What is saved after the model has run is kept: by then all
+        that it could be computed from has been let go of (Operations.forget())."""
         place = len(self.kinds)
         self.kinds.append(kind_of(tensor))
-        if type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided:
+        if (self._is_pushed and type(tensor) in (Tensor, nn.Parameter)
+                and tensor.layout is torch.strided):
             with contextlib.suppress(Exception), unseen_by_modes():
                 self._saved_at(place, tensor)  # of a kind that shows less: it is kept
 
