@@ -22,6 +22,7 @@ from spillway._gpu import slow_path
 from machine import machine
 from seeds import device_of, same
 from troubles import Troubled
+import single
 import updates
 
 LAYERS, WIDTH, ROWS = 12, 128, 512
@@ -541,6 +542,7 @@ CASES = {
     "other bytes than before are seen by no hook": functools.partial(
         other_bytes_end_the_backward_pass, early=True
     ),
+    **single.CASES,
     **updates.CASES,
 }
 if machine.kind == "late":

@@ -75,7 +75,7 @@ class Verdict:
         """
         while self._found:
             differs, event = self._found[-1]
-            self._differs |= self._verdicts.read(differs, event)
+            self._differs |= bool(self._verdicts.read(differs, event))
             self._found.pop()
         self._is_settled = True
         if self._differs:
@@ -124,12 +124,15 @@ class Verdicts:
     def event_on(self, device: torch.device) -> Any:
         return self._table.record(self._table.current_stream(device))
 
-    def read(self, differs: Tensor, event: Any) -> bool:
+    def has_come(self, event: Any) -> bool:
+        return bool(self._table.done(event))
+
+    def read(self, result: Tensor, event: Any) -> int:
         """Wait for a result; the device goes on with its other work."""
-        if not self._table.done(event):
+        if not self.has_come(event):
             self._table.finish(event)
-        stream = self._streams.get(differs.device)
+        stream = self._streams.get(result.device)
         if stream is None:
-            stream = self._streams[differs.device] = self._table.new_stream(differs.device)
+            stream = self._streams[result.device] = self._table.new_stream(result.device)
         with self._table.on(stream):
-            return bool(differs)
+            return int(result)

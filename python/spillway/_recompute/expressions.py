@@ -6,6 +6,7 @@ and modify nothing. All work on rows, along the last dimensions, so that one row
 computed from one row of the arguments."""
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .._core.torch_compat import storage_of, unseen_by_modes
-from .._offload.trial_saves import is_same
+from .._offload.trial_saves import bits_of, is_same
 
 _UNARY = ("abs exp gelu silu relu sigmoid tanh mish softplus elu leaky_relu hardtanh hardswish "
           "hardsigmoid log_sigmoid_forward neg reciprocal rsqrt sqrt sin cos square relu6 "
@@ -68,6 +69,12 @@ class Call:
     @property
     def name(self) -> str:
         return CHEAP[self.operation]
+
+    @property
+    def names(self) -> Tuple[str, ...]:
+        """Of all its operations, the last one first."""
+        inner = (each.names for each in self.args if isinstance(each, Call))
+        return (self.name, *itertools.chain.from_iterable(inner))
 
     def leaves(self) -> List[Leaf]:
         found: List[Leaf] = []
@@ -162,11 +169,28 @@ class Rows:
 
     def are_in(self, tensor: Tensor) -> bool:
         """Whether they are the same, bit for bit, in a tensor on all of the result."""
+        both = self._both(tensor)
+        return both is not None and is_same(*both)
+
+    def differ_in(self, tensor: Tensor) -> Tensor:
+        """The same on a device, without waiting for it: whether they are not."""
+        both = self._both(tensor)
+        if both is None:
+            return torch.ones((), dtype=torch.bool, device=tensor.device)
+        return differs(*both)
+
+    def _both(self, tensor: Tensor) -> Optional[Tuple[Tensor, Tensor]]:
+        """Computed, and in the tensor; None: they cannot be compared."""
         if self.count == 0 or self.count * tensor.element_size() != storage_of(tensor).nbytes():
-            return False
+            return None
         rows = computed(self._call, self._of)
         if rows.dtype is not tensor.dtype:
-            return False
+            return None
         theirs = [tensor.as_strided((1, self._width), (self._width, 1), before)
                   for before in self._before]
-        return is_same(rows.reshape(-1, self._width)[self._padding:], torch.cat(theirs))
+        return rows.reshape(-1, self._width)[self._padding:], torch.cat(theirs)
+
+
+def differs(one: Tensor, other: Tensor) -> Tensor:
+    """Whether a bit of two tensors of one type and shape does, where they are."""
+    return torch.ne(bits_of(one), bits_of(other)).any()

@@ -5,9 +5,11 @@ product) is discarded when it is saved and computed once more when it is used. N
 again, and no mode sees the step: which places of the step can be recomputed is learnt in one step
 (watch.py), where each is tried and compared bit for bit.
 
-From then on a save is known by its place, the number of saves before it. On the host a few rows of
-it are computed first and compared: if they differ, the step is another one, and keeps what it
-saves. The bytes are compared by checksum, as those of recomputed scopes are."""
+From then on a save is known by its place, the number of saves before it. A few rows of it are
+computed first and compared: if they differ, the step is another one, and keeps what it saves. A
+device compares them meanwhile (doubts.py), and in the first steps the whole result: an operation
+whose bytes differ from one time to the next is left out. When a result is recomputed its bytes are
+compared by checksum, as those of recomputed scopes are."""
 from __future__ import annotations
 
 import collections
@@ -26,6 +28,7 @@ from .._core.hooks_loader import Stop, hooks
 from .._core.library import SpillwayError, bytes_text
 from .._core.torch_compat import (has_compiled, in_backward, is_compiled, storage_of,
                                   watcher_now)
+from .doubts import ROWS, Doubts, compared, limit_of
 from .expressions import Leaf, Rows, computed
 from .foreign_hooks import gradients_leave_early
 from .watch import Kind, Recipe, Watch, kind_of
@@ -39,12 +42,20 @@ _log = logging.getLogger("spillway")
 SLACK = 0.02  # of a step: the most that its operations may take, as the planner allows scopes
 # For a byte, of both checksums. Measured: XXH3 reads 8 to 12 GB/s of memory.
 _CHECKED_NS = 2 / 8.0
+_WHOLE_STEPS = 2  # in which devices compare all of a result before it is discarded
 _WATCHES_MAX = 8  # steps that are watched; between two that find nothing in common, twice as many
 
 
 def _settings() -> Tuple[int, bool]:
     """What the last bits of a result may depend on: threads, and whether oneDNN is used."""
     return torch.get_num_threads(), torch._C._get_mkldnn_enabled()
+
+
+def _can_compare(session: "Session", tensor: Tensor) -> bool:
+    """Else it is kept on its device."""
+    device = session.device
+    return tensor.is_cpu or (
+        device is not None and device.has(tensor) and not device.capturing())
 
 
 @contextlib.contextmanager
@@ -65,7 +76,8 @@ def _set(settings: Tuple[int, bool]) -> Iterator[None]:
 class OperationFrame(hooks.Frame):  # type: ignore[misc]
     """A result that was discarded, and what it is computed from."""
 
-    __slots__ = ("operations", "session", "recipe", "packed", "views", "settings", "_verdict")
+    __slots__ = ("operations", "session", "recipe", "packed", "views", "settings", "held",
+                 "_verdict", "__weakref__")
 
     def __init__(self, operations: "Operations", session: "Session", recipe: Recipe,
                  packed: Dict[int, Any]) -> None:
@@ -75,6 +87,7 @@ class OperationFrame(hooks.Frame):  # type: ignore[misc]
         self.packed = packed
         self.views: List[Tuple[Any, Any, int]] = []  # of each save
         self.settings = _settings()
+        self.held: Optional[Tensor] = None  # the result, until it is known to be recomputed
         self._verdict: Optional["Verdict"] = None
 
     def verdict(self) -> "Verdict":
@@ -93,9 +106,7 @@ class OperationFrame(hooks.Frame):  # type: ignore[misc]
                 return
             self._verdict = None
             try:
-                saved = {place: hooks.unpack(packed) for place, packed in self.packed.items()}
-                with _set(self.settings):
-                    result = computed(self.recipe.call, lambda leaf: leaf.of(saved[leaf.place]))
+                result = self._result()
                 with contextlib.suppress(Stop):
                     for size, stride, offset in self.views:
                         self.capture(result.as_strided(size, stride, offset))
@@ -108,7 +119,15 @@ class OperationFrame(hooks.Frame):  # type: ignore[misc]
             except RuntimeError as error:  # modified in place: so it may be in the next step
                 self.recipe.refused = str(error)
                 raise
-            self.packed = {}
+            self.packed, self.held = {}, None
+
+    def _result(self) -> Tensor:
+        self.operations.settle()
+        if self.held is not None:
+            return self.held
+        saved = {place: hooks.unpack(packed) for place, packed in self.packed.items()}
+        with _set(self.settings):
+            return computed(self.recipe.call, lambda leaf: leaf.of(saved[leaf.place]))
 
 
 class _Spot:
@@ -144,6 +163,10 @@ class Operations:
         self._began_ns = 0
         self._steps = 0
         self._verdicts: Optional["Verdicts"] = None
+        self._doubts: Optional[Doubts] = None  # of devices
+        self._held_max = 0
+        self._whole_steps = 0  # left
+        self._unfit: Set[Any] = set()  # kinds of recipes whose bytes differ from time to time
         self._clear()
 
     # ---- Steps -----------------------------------------------------------------------------------
@@ -161,6 +184,8 @@ class Operations:
     def step_begins(self) -> None:
         now_ns = time.monotonic_ns()
         step_ns, self._began_ns = now_ns - self._began_ns, now_ns
+        self.settle()
+        self._whole_steps = max(0, self._whole_steps - 1)
         watch, lost = self._watch, self._lost
         self._clear()
         self._watch = None
@@ -209,7 +234,8 @@ class Operations:
         left_ns, chosen = SLACK * step_ns, []
         for recipe in sorted(self._found, key=lambda each: each.cost_ns / each.length):
             cost_ns = recipe.cost_ns and recipe.cost_ns + _CHECKED_NS * recipe.length
-            if recipe.refused is None and cost_ns <= left_ns:
+            if (recipe.refused is None and cost_ns <= left_ns
+                    and recipe.kind not in self._unfit):
                 left_ns -= cost_ns
                 chosen.append(recipe)
         self._found = []
@@ -217,6 +243,7 @@ class Operations:
 
     def _put_in_force(self, chosen: List[Recipe]) -> None:
         self.recipes, self._spots = chosen, {}
+        self._held_max, self._whole_steps = limit_of(chosen), _WHOLE_STEPS
         members: Set[Recipe] = set(chosen)
         last_of: Dict[int, int] = {}
         for place, recipe in self._by_place.items():
@@ -281,7 +308,7 @@ class Operations:
 
     def _discard(self, session: "Session", place: int, recipe: Recipe, tensor: Tensor) -> Any:
         """None: it is to be saved."""
-        if recipe.refused is not None:
+        if recipe.refused is not None or not _can_compare(session, tensor):
             return None
         identity = storage_of(tensor)._cdata
         frame = self._frames.get(recipe.first)
@@ -294,6 +321,8 @@ class Operations:
             return None
         frame.views.append((tensor.shape, tensor.stride(), tensor.storage_offset()))
         packed = session.discard(frame, tensor)
+        if frame.held is not None:
+            self._settle(self._held_max)
         if place < recipe.last:
             self._frames[recipe.first], self._storages[recipe.first] = frame, identity
         else:
@@ -302,6 +331,7 @@ class Operations:
 
     def _frame_of(self, session: "Session", recipe: Recipe,
                   tensor: Tensor) -> Optional[OperationFrame]:
+        answer = None
         try:
             packed = {leaf: self._packed[leaf] for leaf in recipe.leaves}
             if watcher_now() is not None:
@@ -309,12 +339,17 @@ class Operations:
             if tensor._version != 0 or any(
                     self._tensors[leaf]._version != self._versions[leaf] for leaf in recipe.leaves):
                 raise ValueError("it was modified in place")
-            if tensor.is_cpu and not Rows(recipe.call, self._value).are_in(tensor):
+            if not tensor.is_cpu:
+                answer = self._compared(session, recipe, tensor)
+            elif not Rows(recipe.call, self._value).are_in(tensor):
                 raise ValueError("it is the result of another operation")
         except (KeyError, ValueError, RuntimeError):
             self._lost = True
             return None
-        return OperationFrame(self, session, recipe, packed)
+        frame = OperationFrame(self, session, recipe, packed)
+        if answer is not None:
+            self._doubts_of(session).add(frame, tensor, answer)
+        return frame
 
     def _value(self, leaf: Leaf) -> Tensor:
         return leaf.of(self._tensors[leaf.place])
@@ -324,6 +359,52 @@ class Operations:
         self._packed.clear()
         self._tensors.clear()
         self._frames.clear()
+        self.settle()
+
+    # ---- Of devices ------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Let go of what devices have compared by now."""
+        self._settle(None)
+
+    def _settle(self, most_bytes: Optional[int]) -> None:
+        if self._doubts is not None:
+            with self.computing:
+                self._doubts.settle(most_bytes)
+
+    def _compared(self, session: "Session", recipe: Recipe, tensor: Tensor) -> Tensor:
+        """On the device."""
+        if self._whole_steps == 0:
+            return compared(recipe, self._value, tensor, whole=False)
+        session.recompute_begin()  # of later steps it is no part
+        try:
+            return compared(recipe, self._value, tensor, whole=True)
+        finally:
+            session.recompute_end()
+
+    def _doubts_of(self, session: "Session") -> Doubts:
+        if self._doubts is None:
+            self._doubts = Doubts(self._verdicts_of(session), self._answered)
+        return self._doubts
+
+    def _answered(self, recipe: Recipe, answer: int) -> None:
+        """What was held is used in place of what would be recomputed."""
+        if answer & ROWS:
+            self._lost = True  # from the host's view the step goes on: the rest of it is saved
+        else:
+            self._leave_out(recipe, "computed twice, its bytes differ")
+
+    def _leave_out(self, recipe: Recipe, why: str) -> None:
+        """All of its kind."""
+        recipe.refused = why
+        if recipe.kind in self._unfit:
+            return
+        self._unfit.add(recipe.kind)
+        for each in self._by_place.values():
+            if each.kind == recipe.kind:
+                each.refused = why
+        _log.info("no result of %s of type %s is recomputed any more: %s",
+                  " of ".join(recipe.call.names), recipe.dtype, why)
 
     # ---- Recomputed ------------------------------------------------------------------------------
 
@@ -333,15 +414,20 @@ class Operations:
 
     def verdict_on(self, recipe: Recipe, session: "Session") -> "Verdict":
         """For a recomputation on a device."""
-        from .._gpu.recompute_check import Verdict, Verdicts
+        from .._gpu.recompute_check import Verdict
+
+        return Verdict(self._verdicts_of(session), recipe)
+
+    def _verdicts_of(self, session: "Session") -> "Verdicts":
+        from .._gpu.recompute_check import Verdicts
 
         if self._verdicts is None:
             assert session.device is not None
             self._verdicts = Verdicts(self, session.device.table)
-        return Verdict(self._verdicts, recipe)
+        return self._verdicts
 
     def mismatched(self, recipe: Any, why: str) -> SpillwayError:
-        recipe.refused = why
+        self._leave_out(recipe, why)
         name = recipe.call.name
         _log.info("the result of %s that is saved as number %d is not recomputed: %s", name,
                   recipe.first + 1, why)

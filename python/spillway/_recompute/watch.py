@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.utils import _python_dispatch
 
 from .._core.torch_compat import free_weak_ref, storage_of, unseen_by_modes
-from .._offload.trial_saves import bits_of, is_same
-from .expressions import CHEAP, Call, Leaf, Rows, Size, computed
+from .._offload.trial_saves import is_same
+from .expressions import CHEAP, Call, Leaf, Rows, Size, computed, differs
 
 _DEPTH_MAX = 4     # operations in a row whose results are not saved
 _CHAIN_MAX = 16    # of results in a row that are all discarded: one is computed within the next
@@ -93,6 +93,11 @@ class Recipe:
         self.cost_ns = cost_ns
         self.depth = depth  # recipes in a row, of which each is computed from the last
         self.refused: Optional[str] = None
+
+    @property
+    def kind(self) -> Tuple[Any, ...]:
+        """What may make the bytes of its result differ from one time to the next."""
+        return self.call.names, self.dtype
 
 
 def _is_whole(tensor: Tensor) -> bool:
@@ -288,7 +293,8 @@ class Watch(_python_dispatch.TorchDispatchMode):
         if again.dtype is not tensor.dtype:
             return None
         recipe = Recipe(call, place, tensor, 0, depth)
-        self._unread.append((recipe, torch.ne(bits_of(again), bits_of(tensor)).any()))
+        self._unread.append(
+            (recipe, differs(again, tensor) | Rows(call, value).differ_in(tensor)))
         return recipe
 
     def ended(self) -> Dict[int, Recipe]:
@@ -297,8 +303,8 @@ class Watch(_python_dispatch.TorchDispatchMode):
         for each in self._unread:
             by_device.setdefault(each[1].device, []).append(each)
         for found in by_device.values():
-            differs = torch.stack([each[1] for each in found]).tolist()
-            for (recipe, _), differ in zip(found, differs):
+            answers = torch.stack([each[1] for each in found]).tolist()
+            for (recipe, _), differ in zip(found, answers):
                 if differ:
                     recipe.refused = "a second time its bytes differ"
         self._unread.clear()
