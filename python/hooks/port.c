@@ -511,11 +511,12 @@ int port_ended(struct port *port, struct device *device, bool is_out, bool waits
 	if (rc <= 0)
 		return rc;
 	SPW_ASSERT(!copy->ended);
-	copy->ended = true;
+	/* Interrupted, this is done again: until it is, the copy is the first. */
 	if (ended->result == 0 && (copy->begin != Py_None || copy->since) &&
 	    ignore(PyObject_CallMethodObjArgs(port->times, names.ended, device->device, copy,
 					      is_out ? Py_True : Py_False, NULL)))
 		return -1;
+	copy->ended = true;
 	ended->number = copy->number;
 	rc = is_out ? out_forget(port, copy) : 0;
 	direction_remove_first(direction);

@@ -372,6 +372,36 @@ def report_of(off):
     return text.getvalue()
 
 
+@pytest.mark.parametrize("at", range(3))
+def test_ctrl_c_while_a_copy_is_timed(timed, at):
+    """Its end is seen once more."""
+
+    class Interrupted(Timed):
+        until = None  # calls
+
+        def elapsed(self, begin, end):
+            if self.until is not None:
+                self.until -= 1
+                if self.until < 0:
+                    self.until = None
+                    raise KeyboardInterrupt
+            return super().elapsed(begin, end)
+
+    rig = timed(Interrupted())
+    tensor, interrupts = torch.ones(2048), 0
+    rig.table.until = at
+    for _ in range(30):
+        try:
+            rig.save(tensor.clone()).unpack()
+            rig.stats()
+        except KeyboardInterrupt:
+            interrupts += 1
+    assert interrupts == 1
+    saved = rig.save(tensor.clone())
+    assert torch.equal(saved.unpack(), tensor)
+    rig.until(lambda stats: stats.device_staging_bytes == 0)
+
+
 def test_events_that_tell_no_times(timed, caplog):
     """Are asked no more; nothing else changes, and the host's waits are the stalls."""
 
