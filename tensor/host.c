@@ -46,7 +46,7 @@ bool spw_cache__host_hold(struct entry *entry)
 	if (!entry->device || cache->host.count == 0)
 		return false;
 	if (cache->store && spw_control__choice(control_of(cache), &entry->track, &choice) &&
-	    choice != SPW_PLAN_HOST)
+	    choice != SPW_PLAN_HOST && spw_control__plans_host(control_of(cache)))
 		return false;
 	return spw_cache__entry_get_host_memory(entry, true);
 }

@@ -252,8 +252,8 @@ int spw_cache__write_begin(struct entry *entry)
 }
 
 /*
- * Until it has been copied and written, it waits to be written. Return: 0; -ENOBUFS as much waits as
- * may, or the arena is full; or why not.
+ * Until it has been copied and written, it waits to be written. Return: 0; -ENOBUFS as much waits
+ * as may, or the arena is full; or why not.
  */
 static int begin_to_stage(struct entry *entry)
 {

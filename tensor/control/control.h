@@ -173,6 +173,8 @@ uint32_t spw_control__plan_number(const struct control *control);
 /* What the plan in force says of a tensor of this step. Return: whether it says something. */
 bool spw_control__choice(const struct control *control, const struct track *track,
 			 enum spw_plan_choice *choice);
+/* The plan in force knows of host memory: else what it spills may stay there as well. */
+bool spw_control__plans_host(const struct control *control);
 /* By the plan: how much of this step's tensors may be in memory when something is prefetched. */
 uint64_t spw_control__memory_bytes(const struct control *control);
 /*

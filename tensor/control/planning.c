@@ -62,12 +62,20 @@ static uint64_t latency_of(const struct spw_plan_drives *drives)
 	return (double)drives->latency_ns > chunk_ns ? drives->latency_ns - (uint64_t)chunk_ns : 0;
 }
 
-bool spw_control__planning_has_host(const struct control *control)
+static bool has_host(const struct control *control, const struct spw_plan_drives *measured)
 {
-	const struct spw_plan_drives *measured = &control->measure.drives;
-
 	return control->host_bytes > 0 && measured->bus_out_bytes_per_second > 0 &&
 	       measured->bus_in_bytes_per_second > 0;
+}
+
+bool spw_control__planning_has_host(const struct control *control)
+{
+	return has_host(control, &control->measure.drives);
+}
+
+bool spw_control__plans_host(const struct control *control)
+{
+	return has_host(control, &control->shape->plan.counted_on);
 }
 
 static struct spw_plan_drives drives_of(const struct control *control, const struct plan *plan)
@@ -91,7 +99,7 @@ static struct spw_plan_drives drives_of(const struct control *control, const str
 	drives.staging_bytes = opts->cache.staging_bytes;
 	if (drives.bus_out_bytes_per_second > 0 && opts->arena_bytes > 0)
 		drives.staging_bytes = SPW_MIN(drives.staging_bytes, opts->arena_bytes);
-	if (spw_control__planning_has_host(control)) {
+	if (has_host(control, &plan->counted_on)) {
 		/* What waits to be written is in the arena, or beside what stays. */
 		drives.host_bytes = control->host_bytes;
 		drives.staging_bytes =

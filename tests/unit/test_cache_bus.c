@@ -338,29 +338,56 @@ CASE(test_what_has_room_in_host_memory_is_not_written)
 	uint64_t peak_bytes = UINT64_MAX;
 
 	for (unsigned part = 0; part <= 8; part += 4) {
-		uint64_t room_bytes = (part == 8 ? 9 : part) * LARGE_LAYER_BYTES, before_bytes;
+		uint64_t room_bytes = (part == 8 ? 9 : part) * LARGE_LAYER_BYTES;
 		struct spw_arena *host = NULL;
 		struct sim_step step = {0};
-		struct spw_cache_stats stats;
+		struct spw_cache_stats stats, before;
 
 		host = host_opened(true, 4, room_bytes > 0 ? room_bytes : 1);
 		for (unsigned i = 0; i < 7; i++)
 			step = far_step_of(&large);
-		before_bytes = sim_stats().bytes_spilled;
+		before = sim_stats();
 		step = far_step_of(&large);
 		stats = sim_stats();
 		assert_true(step.stall <= STALL_MAX);
 		assert_true(stats.plan_peak_bytes <= peak_bytes);
 		assert_true(step.peak_bytes <= stats.plan_peak_bytes + LARGE_LAYER_BYTES / 2);
 		if (part == 8)
-			assert_int_equal(stats.bytes_spilled - before_bytes, 0);
+			assert_int_equal(stats.bytes_spilled, before.bytes_spilled);
 		else
-			assert_true(stats.bytes_spilled > before_bytes);
+			assert_true(stats.bytes_spilled > before.bytes_spilled);
+		/* Those stay that the plan has chosen. */
+		assert_int_equal(stats.tensors_host - before.tensors_host,
+				 before.plan_tensors_host);
 		peak_bytes = stats.plan_peak_bytes;
 		far_end();
 		spw_arena_close(host);
 	}
 	assert_true(peak_bytes <= 2 * LARGE_LAYER_BYTES);
+}
+
+/* Plans are for the drives alone then, and what they spill still stays where there is room. */
+CASE(test_host_memory_behind_a_bus_that_is_not_known)
+{
+	for (unsigned layers = 4; layers <= 9; layers += 5) {
+		struct spw_arena *host = host_opened(true, 4, layers * LARGE_LAYER_BYTES);
+		struct spw_cache_stats before, stats;
+
+		far.tells = false;
+		for (unsigned i = 0; i < 7; i++)
+			(void)far_step_of(&large);
+		before = sim_stats();
+		(void)far_step_of(&large);
+		stats = sim_stats();
+		assert_int_equal(stats.plan_tensors_host, 0);
+		assert_true(stats.tensors_host > before.tensors_host);
+		if (layers == 9)
+			assert_int_equal(stats.bytes_spilled, 0);
+		else
+			assert_true(stats.plan_tensors_spilled > 0);
+		far_end();
+		spw_arena_close(host);
+	}
 }
 
 RUN_CASES(NULL, NULL)
