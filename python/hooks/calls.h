@@ -66,7 +66,7 @@ struct attribute {
 	/* methods of DeviceTimes, Port and DeviceTensors */ \
 	X(begin, "begin") X(waits, "waits") X(ended, "ended") X(news, "news") X(tell, "tell") \
 	X(come, "come") X(stands, "stands") X(border, "border") X(device, "device") \
-	X(elements, "_elements") X(bytes_at, "_bytes_at") X(failed, "_failed") \
+	X(bytes_at, "_bytes_at") X(failed, "_failed") \
 	X(abort, "_abort") X(refuse, "_refuse") X(not_copied, "_not_copied") \
 	X(notify, "_notify") X(checksums_of, "_checksums_of") X(compare, "_compare") \
 	X(expect, "expect") \

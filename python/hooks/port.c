@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * hooks/port.c - Port: copies between the memory of devices and the store's arena
+ * hooks/port.c - Port: copies between the memory of devices and pinned memory of the host
  *
  * The cache decides what is copied; this file does it.
  *
@@ -194,35 +194,55 @@ bool port_is_copying_out(const struct port *port, uint64_t number)
 
 /* ---- Staging memory ---- */
 
-/* Get the arena as a tensor of a type. Return: borrowed; None if not aligned for the type. */
-static PyObject *arena_as(struct port *port, PyObject *dtype)
+/* Find the pinned memory that a part lies in. Return: NULL if it lies in none. */
+static struct region *region_of(struct port *port, const void *memory, uint64_t len_bytes)
 {
-	PyObject *elements = PyDict_GetItemWithError(port->arena, dtype);
+	uint64_t begin = (uint64_t)(uintptr_t)memory;
+
+	for (uint32_t i = 0; i < port->region_count; i++) {
+		struct region *region = &port->regions[i];
+
+		if (begin >= region->begin && len_bytes <= region->len_bytes &&
+		    begin - region->begin <= region->len_bytes - len_bytes)
+			return region;
+	}
+	return NULL;
+}
+
+/* Get a region as a tensor of a type. Return: borrowed; None if not aligned for the type. */
+static PyObject *region_as(struct port *port, struct region *region, PyObject *dtype)
+{
+	PyObject *elements = PyDict_GetItemWithError(region->elements, dtype);
 
 	if (elements || PyErr_Occurred())
 		return elements;
-	elements = PyObject_CallMethodObjArgs((PyObject *)port, names.elements, dtype, NULL);
-	if (elements && PyDict_SetItem(port->arena, dtype, elements))
+	elements = PyObject_CallMethod((PyObject *)port, "_elements", "OKK", dtype,
+				       (unsigned long long)region->begin,
+				       (unsigned long long)region->len_bytes);
+	if (elements && PyDict_SetItem(region->elements, dtype, elements))
 		Py_CLEAR(elements);
 	Py_XDECREF(elements);
 	return elements;
 }
 
 /*
- * Make a tensor on a part of the arena. Return: NULL without an exception if the part is not
+ * Make a tensor on a part of pinned memory. Return: NULL without an exception if the part is not
  * aligned for the element type.
  */
 static PyObject *staging_as(struct port *port, const void *memory, uint64_t len_bytes,
 			    PyObject *shape)
 {
-	uint64_t begin = (uint64_t)(uintptr_t)memory - port->arena_begin;
+	struct region *region = region_of(port, memory, len_bytes);
 	PyObject *dtype = PyTuple_GetItem(shape, 0), *elements;
 	const struct dtype *known = dtype_find(dtype);
+	uint64_t begin;
 
-	if (!known || begin % known->itemsize != 0 || len_bytes > port->arena_bytes ||
-	    begin > port->arena_bytes - len_bytes)
+	if (!region || !known)
 		return NULL;
-	elements = arena_as(port, dtype);
+	begin = (uint64_t)(uintptr_t)memory - region->begin;
+	if (begin % known->itemsize != 0)
+		return NULL;
+	elements = region_as(port, region, dtype);
 	if (!elements || elements == Py_None)
 		return NULL;
 	return PyObject_CallFunction(torch.as_strided, "OOOK", elements, PyTuple_GetItem(shape, 1),
@@ -593,8 +613,7 @@ static PyObject *port_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 	port->times = new_ref(times);
 	port->kind = new_ref(kind);
 	port->out = PyDict_New();
-	port->arena = PyDict_New();
-	if (!port->out || !port->arena)
+	if (!port->out)
 		Py_CLEAR(port);
 	return (PyObject *)port;
 }
@@ -616,6 +635,38 @@ static void direction_end(struct direction *direction)
 	Py_XDECREF(direction->side);
 }
 
+static void regions_drop(struct port *port)
+{
+	while (port->region_count > 0)
+		Py_DECREF(port->regions[--port->region_count].elements);
+}
+
+/* Python's add_region(address, length) */
+static PyObject *port_add_region(PyObject *object, PyObject *args)
+{
+	struct port *port = (struct port *)object;
+	unsigned long long begin, len_bytes;
+	PyObject *elements;
+
+	if (!PyArg_ParseTuple(args, "KK", &begin, &len_bytes))
+		return NULL;
+	if (port->region_count == REGIONS_MAX) {
+		PyErr_SetString(PyExc_ValueError, "a port has no room for more pinned memory");
+		return NULL;
+	}
+	elements = PyDict_New();
+	if (!elements)
+		return NULL;
+	port->regions[port->region_count++] = (struct region){begin, len_bytes, elements};
+	Py_RETURN_NONE;
+}
+
+static PyObject *port_drop_regions(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+	regions_drop((struct port *)object);
+	Py_RETURN_NONE;
+}
+
 static void port_dealloc(PyObject *object)
 {
 	struct port *port = (struct port *)object;
@@ -634,7 +685,7 @@ static void port_dealloc(PyObject *object)
 	}
 	PyMem_Free(port->devices);
 	Py_XDECREF(port->out);
-	Py_XDECREF(port->arena);
+	regions_drop(port);
 	Py_DECREF(port->table);
 	Py_DECREF(port->times);
 	Py_DECREF(port->kind);
@@ -644,6 +695,9 @@ static void port_dealloc(PyObject *object)
 
 static PyMethodDef port_methods[] = {
 	{"finish", port_finish_now, METH_NOARGS, "Wait for all copies and forget them."},
+	{"add_region", port_add_region, METH_VARARGS,
+	 "Copies may go to and from this memory, which is pinned: its address and length."},
+	{"drop_regions", port_drop_regions, METH_NOARGS, "That memory is pinned no longer."},
 	{NULL, NULL, 0, NULL},
 };
 
@@ -651,9 +705,6 @@ static PyMemberDef port_members[] = {
 	{"table", T_OBJECT, offsetof(struct port, table), READONLY, NULL},
 	{"times", T_OBJECT, offsetof(struct port, times), READONLY, NULL},
 	{"kind", T_OBJECT, offsetof(struct port, kind), READONLY, NULL},
-	{"arena", T_OBJECT, offsetof(struct port, arena), READONLY, NULL},
-	{"arena_begin", T_ULONGLONG, offsetof(struct port, arena_begin), 0, NULL},
-	{"arena_bytes", T_ULONGLONG, offsetof(struct port, arena_bytes), 0, NULL},
 	{NULL, 0, 0, 0, NULL},
 };
 
@@ -665,7 +716,7 @@ PyType_Spec port_spec = {
 		 Py_TPFLAGS_IMMUTABLETYPE,
 	.slots =
 		(PyType_Slot[]){
-			{Py_tp_doc, "Copies between the memory of devices and the store's arena."},
+			{Py_tp_doc, "Copies between devices and pinned memory of the host."},
 			{Py_tp_new, port_new},
 			{Py_tp_dealloc, port_dealloc},
 			{Py_tp_traverse, port_traverse},

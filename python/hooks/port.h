@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/port.h - Port: copies between the memory of devices and the store's arena */
+/* hooks/port.h - Port: copies between the memory of devices and pinned memory of the host */
 #ifndef SPW_HOOKS_PORT_H
 #define SPW_HOOKS_PORT_H
 
@@ -39,6 +39,15 @@ struct device {
 	struct direction out, in;
 };
 
+/* The store's arena, and what spw_cache_host_memory() was given. */
+#define REGIONS_MAX (1 + SPW_CACHE_HOST_PIECES_MAX)
+
+/* Pinned memory of the host. */
+struct region {
+	uint64_t begin, len_bytes;
+	PyObject *elements; /* tensors on it, by element type; None: it is not aligned for that */
+};
+
 /* Not thread-safe: the callers hold the lock of struct on_device. */
 struct port {
 	PyObject_HEAD PyObject *table; /* a spillway._gpu.accelerator.Table */
@@ -46,9 +55,9 @@ struct port {
 	PyObject *kind;                /* the devices' type, as in torch.device */
 	struct device **devices;
 	uint32_t count;
-	PyObject *out;   /* the last copy out of each tensor, by its number */
-	PyObject *arena; /* tensors on the arena, by element type; None: not aligned for it */
-	unsigned long long arena_begin, arena_bytes; /* 0: the arena is not pinned */
+	PyObject *out; /* the last copy out of each tensor, by its number */
+	struct region regions[REGIONS_MAX];
+	uint32_t region_count;
 };
 
 extern PyTypeObject *copy_type, *port_type;

@@ -15,7 +15,7 @@ from ._core import library
 from ._core.counted import CacheStats as CacheStats
 from ._core.counted import CacheStruct
 from ._core.handle import Handle
-from ._core.library import Size, blocking, check, fast, to_dataclass
+from ._core.library import Size, blocking, bytes_text, check, fast, to_dataclass
 from .store import Path, Store, choice
 from .wear import Cap, cap_of
 
@@ -28,6 +28,8 @@ MODES: Dict[Mode, int] = {"fastest": 2, "budget": 3, "spill": 0, "observe": 1}
 WITHOUT_STORE = ("observe", "fastest", "budget")
 
 POINTS_MAX = 512  # of a profile
+
+HOST_BYTES_MIN = 2 << 20  # what an arena has at least
 
 STAGE_FORWARD, STAGE_BACKWARD = 0, 1
 
@@ -44,11 +46,30 @@ def mode_of(mode: Mode) -> int:
     return choice("mode", mode, MODES)
 
 
+def host_bytes_of(value: Size) -> int:
+    """
+    :raises ValueError: no size that a piece of this machine's memory can have
+    :raises TypeError: it is neither a whole number nor words
+    """
+    if isinstance(value, bool):
+        raise TypeError(f'host_bytes must be bytes, or a size like "8GiB", not {value}')
+    length = library.size("host_bytes", value)
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if length < HOST_BYTES_MIN:
+        raise ValueError(f"host_bytes must be at least {bytes_text(HOST_BYTES_MIN)}, not "
+                         f"{bytes_text(length)}: leave it out to keep no copies in host memory")
+    if length > total:
+        raise ValueError(f"host_bytes is {bytes_text(length)}, and this machine has "
+                         f"{bytes_text(total)} of memory")
+    return length
+
+
 class Cache(Handle):
     """A tensor cache over a store.
 
     :param store: where to spill; may be None in modes "observe", "fastest" and "budget"
     :param memory_bytes: offload()'s budget_bytes
+    :param host_bytes: as much may be pinned when a tensor of a device is met
     :param record_model: what is recorded, in words
 
     All other parameters are those of spillway.torch.offload().
@@ -73,8 +94,10 @@ class Cache(Handle):
         record_model: str = "",
         wear: Optional[Cap] = None,
         endurance_bytes: Size = 0,
+        host_bytes: Optional[Size] = None,
     ) -> None:
         self._recorder = c_void_p()
+        self.host_bytes = 0 if host_bytes is None else host_bytes_of(host_bytes)
         opts = library.options(library.CacheOpts)
         self.mode = mode
         opts.mode = mode_of(mode)
@@ -89,7 +112,7 @@ class Cache(Handle):
         if store is None and mode not in WITHOUT_STORE:
             raise ValueError(
                 'a store is needed, except in mode "observe", and where "fastest" and "budget" are '
-                "met by recomputing")
+                "met by recomputing, or by host_bytes")
         self.min_bytes = int(opts.min_bytes)
         handle = c_void_p()
         store_handle = None if store is None else store.handle

@@ -60,7 +60,7 @@ _KEPT = (
     ("no_space", "store full"),
     ("error", "drives or copies failed"),
     ("entries", "no entry free"),
-    ("no_staging", "no staging memory free"),
+    ("no_staging", "no staging or host memory free"),
     ("wear", "the cap on wear was used up"),
 )
 
@@ -118,6 +118,9 @@ def _cache_rows(stats: CacheStats) -> Iterable[Row]:
         peak, kept = bytes_text(stats.plan_peak_bytes), bytes_text(stats.plan_keep_all_bytes)
         yield "  peak predicted", f"{peak} of {kept}"
         yield "  written in a step", bytes_text(stats.plan_bytes_written)
+        if stats.plan_tensors_host:
+            tensors = f"{stats.plan_tensors_host} tensors"
+            yield "  in host memory", f"{bytes_text(stats.plan_bytes_host)} in {tensors}"
         if stats.plan_scopes_again:
             seconds = f"{stats.plan_again_ns / 1e9:.3g} s"
             yield "  recomputed in a step", f"{stats.plan_scopes_again} scopes in {seconds}"
@@ -138,6 +141,11 @@ def _device_rows(stats: CacheStats) -> Iterable[Row]:
     yield "on devices, peak", bytes_text(stats.device_bytes_max)
     yield "  copied to host memory", f"{bytes_text(stats.bytes_copied)} in {stats.copies} copies"
     yield "  staging memory, peak", bytes_text(stats.device_staging_bytes_max)
+    if stats.host_memory_bytes:
+        used, given = bytes_text(stats.host_bytes_max), bytes_text(stats.host_memory_bytes)
+        yield "  host memory, peak", f"{used} of {given}"
+        yield "  stayed there, not written", _both(stats, "host")
+        yield "  came back from there", f"{stats.host_hits} times"
     if stats.bus_out_bytes_per_second or stats.bus_in_bytes_per_second:
         yield "  bus", bus_text(stats)
         yield "  waited for copies", f"{stats.device_stall_ns / 1e6:.1f} ms"
@@ -207,7 +215,9 @@ def summary_of(run: Run) -> str:
     plain = f" of {bytes_text(stats.plan_keep_all_bytes)}" if stats.plan_tensors else ""
     return (f"{run.model}, mode {run.mode!r}: {stats.steps} steps in {run.seconds:.1f} s; "
             f"activations in memory at most {bytes_text(stats.activation_bytes_max)}{plain}, "
-            f"{bytes_text(stats.bytes_spilled)} written, waited {stats.stall_seconds:.3f} s for "
+            f"{bytes_text(stats.bytes_spilled)} written, "
+            f"{bytes_text(stats.bytes_host) + ' kept in host memory, ' if stats.bytes_host else ''}"
+            f"waited {stats.stall_seconds:.3f} s for "
             f"drives; report() says more")
 
 

@@ -711,6 +711,7 @@ def offload(
     endurance_bytes: Size = 0,
     recompute: Recompute = "never",
     parameters: bool = False,
+    host_bytes: Optional[Size] = None,
     **former: Size,
 ) -> Offload:
     """A context manager that spills what autograd saves onto a store. See the module's text for
@@ -719,7 +720,7 @@ def offload(
     :param model: used to know parameters, buffers and layers; not changed
     :param store: an open store; or the drives of one, which is then opened on the partition of this
         rank and closed by close(); may be None in mode "observe", and in the modes that plan with
-        recompute
+        recompute or host_bytes
     :param mode: "fastest": after a first step that is only measured, plan the lowest peak without
         waiting for drives; "budget": plan the fewest bytes written such that activations fit
         budget_bytes; "spill": by a fixed rule, all but what the backward pass needs first;
@@ -746,11 +747,12 @@ def offload(
         also their parts, see parts_of()
     :param parameters: are on the drives, too, and in memory while they are used or about to be; the
         store must be open, and the optimizer made afterwards. docs/STATE.md, *Parameters*
+    :param host_bytes: of a GPU, copies stay in as much host memory; docs/GUIDE.md, *On a GPU*
     :param former: deprecated: the sizes of Sizes as keywords
     :raises SpillwayError: the store is closed; no memory; it is too small for the parameters
     """
     sizes = with_former(sizes, former)
-    check_arguments(model, mode, budget_bytes, sizes, store, recompute)
+    check_arguments(model, mode, budget_bytes, sizes, store, recompute, host_bytes)
     endurance_bytes = library.size("endurance_bytes", endurance_bytes)
     if exclude is not None and not callable(exclude) and not isinstance(exclude, Tensor):
         exclude = list(exclude)  # an iterator gives its things once
@@ -758,7 +760,7 @@ def offload(
     scope_modules = scopes_of(model, scopes, recompute != "never")
     opened, own = opened_store(store, rank)
     cache = cache_of(
-        opened, own, sizes, mode=mode, memory_bytes=budget_bytes, record=record,
-        record_model=type(model).__name__, wear=wear, endurance_bytes=endurance_bytes)
+        opened, own, sizes, mode=mode, memory_bytes=budget_bytes, record=record, wear=wear,
+        record_model=type(model).__name__, endurance_bytes=endurance_bytes, host_bytes=host_bytes)
     return Offload(model, cache, scope_modules, exclude, own, progress, endurance_bytes, recompute,
                    parameters_of(model, opened, own, cache, parameters, sizes.parameter_bytes))

@@ -120,6 +120,37 @@ def the_peak_is_the_plans(store, how_late, mode):
     machine.tasks_take(0, 0)
 
 
+def host_memory_holds_the_peak(store, how_late, drives):
+    """As much as has room there is not written, and is back in time."""
+    machine.be_late(9, *how_late)
+    machine.tasks_take(100_000_000, 1)
+    scope, steps = ROWS * WIDTH * 4 * 12, range(9)
+    expected = [peak_of(model_of(), None, step)[1] for step in steps]
+    for scopes in (8,) if drives else (16, 8):  # of the 10 that a step saves
+        machine.be_late(9, *how_late)
+        before, model = machine.memory(), model_of()
+        off = offload(model, store if drives else None, "fastest", host_bytes=scopes * scope)
+        got, peaks, plans = [], [], []
+        for step in steps:
+            got.append(peak_of(model, off, step)[1])
+            peaks.append(off.stats().step_peak_bytes)  # of the step before
+            plans.append(off.stats().plan_peak_bytes)
+        machine.memory()  # when all has run
+        stats = off.stats()
+        assert all(map(same, got, expected)), "gradients differ"
+        assert stats.host_bytes == 0 and stats.host_bytes_max <= stats.host_memory_bytes
+        assert stats.steps_planned > 0 and stats.host_hits > 0
+        written = 1.1 * max(0, 10 - scopes) * scope if drives else 0
+        assert stats.plan_bytes_written <= written, stats.plan_bytes_written / scope
+        assert plans[-1] <= (2 if drives or scopes == 16 else 3.5) * scope, plans[-1] / scope
+        assert peaks[-1] <= plans[-2] + scope, f"{peaks[-1] / scope}, not {plans[-2] / scope}"
+        assert drives or stats.bytes_spilled == 0
+        off.close()
+        del off, model
+        assert machine.memory() == before, "memory is left, or pinned"
+    machine.tasks_take(0, 0)
+
+
 def recomputing(model, store, **options):
     """Gives up all that it may, from the second step on."""
     options = {"mode": "budget", "budget_bytes": 1 << 40, "recompute": "auto", **options}
@@ -571,6 +602,11 @@ if machine.kind == "late":
                     what_is_recomputed_is_the_same, how_late=how_late, drives=drives
                 )
             )
+    for words, how_late in {"ahead": NEVER, "behind": AT_ONCE}.items():
+        for drives in (False, True):
+            where = "and drives" if drives else "alone"
+            CASES[f"host memory {where}: the host is {words}"] = functools.partial(
+                host_memory_holds_the_peak, how_late=how_late, drives=drives)
     CASES["the peak is the plan's that recomputes"] = functools.partial(
         the_recomputing_peak_is_the_plans, drives=False
     )

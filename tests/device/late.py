@@ -92,6 +92,9 @@ class Table:
     def on(self, stream):
         return stream
 
+    def numa_node(self, device):
+        return -1
+
     def pin(self, device, address, length):
         late_device.pin(address, length)
 

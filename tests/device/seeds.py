@@ -160,6 +160,9 @@ class Case:
         self.discards_all = dice.random() < 0.8  # all that may be, whatever a plan says
         if self.recompute != "never":
             self.mode = dice.choice(("fastest", "budget"))
+        # Of host memory: 32 tensors have room in 2 MiB, all in 64.
+        self.host_bytes = dice.choice((0, 0, 2 << 20, 4 << 20, 64 << 20))
+        self.alone = self.host_bytes > 0 and self.mode != "spill" and dice.random() < 0.5
 
     def waits_max(self, discarded):
         """Of the host, for what was recomputed: for each device, when a backward pass ends; and
@@ -264,8 +267,11 @@ def offload(case, model, store):
     slow_path._table = lambda kind: table
     options = {"budget_bytes": 20 * case.rows * case.width} if case.mode == "budget" else {}
     recompute = (lambda name, module: int(name[-1]) % 2) if case.recompute == "some" else None
-    off = spillway.torch.offload(model, store, sizes=spillway.torch.Sizes(min_bytes=64),
-                                 mode=case.mode, recompute=recompute or case.recompute, **options)
+    if case.host_bytes:
+        options["host_bytes"] = case.host_bytes
+    off = spillway.torch.offload(model, None if case.alone else store,
+                                 sizes=spillway.torch.Sizes(min_bytes=64), mode=case.mode,
+                                 recompute=recompute or case.recompute, **options)
     off._session.discards_all = case.discards_all
     off.table = table
     return off
@@ -371,8 +377,8 @@ def main():
         passed += 1
         for name in ("bytes_copied", "copies_ordered", "staging_waits", "tensors_ahead",
                      "copies_failed", "bytes_forwarded", "bytes_read", "bytes_deduplicated",
-                     "tensors_kept_no_staging", "scopes_again", "tensors_given_up",
-                     "tensors_restored"):
+                     "bytes_host", "host_hits", "tensors_kept_no_staging", "scopes_again",
+                     "tensors_given_up", "tensors_restored"):
             totals[name] = totals.get(name, 0) + getattr(result, name)
     print(", ".join(f"{name} {value}" for name, value in totals.items()))
     print(f"{passed} seeds passed, {failures} failed")

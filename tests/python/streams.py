@@ -7,8 +7,7 @@ import contextlib
 
 import torch
 
-from spillway._gpu.copies import Port
-from spillway._gpu.slow_path import DeviceTensors
+from spillway._gpu.slow_path import DeviceTensors, port_of
 from spillway._core.torch_compat import storage_of
 
 
@@ -16,7 +15,7 @@ def host_is_device(off, table):
     """From now on an Offload takes tensors in host memory for those of a device."""
     cache = off._session.cache
     device = torch.device("cpu")
-    off._session.device = DeviceTensors(Port(table, device, cache.store), cache)
+    off._session.device = DeviceTensors(port_of(table, device, cache), cache)
 
 
 class Stream:
@@ -98,6 +97,9 @@ class Table:
 
     def on(self, stream):
         return contextlib.nullcontext()
+
+    def numa_node(self, device):
+        return -1
 
     def pin(self, device, address, length):
         self.pinned[address] = length

@@ -71,6 +71,8 @@ StoreOpts = struct(
     inline_mode=c_bool, no_hugetlb=c_bool, log=Log, read_deadline_ms=c_uint32,
     write_deadline_ms=c_uint32, tune=POINTER(Tune), commit_number=c_uint64, read_only=c_bool,
     workers=c_uint32, null_bytes_per_second=c_uint64)
+ArenaOpts = struct("spw_arena_opts", size=c_size_t, bytes=c_uint64, numa_node=c_int,
+                    no_hugetlb=c_bool, log=Log)
 CacheOpts = struct(
     "spw_cache_opts", size=c_size_t, mode=c_int, min_bytes=c_uint64, staging_bytes=c_uint64,
     prefetch_bytes=c_uint64, spill_last_scope=c_bool, tensors_max=c_uint32, log=Log,
@@ -197,6 +199,11 @@ _PROTOTYPES = {
     "spw_cache_scope_leave": (None, [c_void_p]),
     "spw_cache_again_begin": (None, [c_void_p]),
     "spw_cache_again_end": (None, [c_void_p]),
+    "spw_arena_opts_init": (None, [POINTER(ArenaOpts), c_size_t]),
+    "spw_arena_open": (c_int, [POINTER(ArenaOpts), _HANDLE]),
+    "spw_arena_close": (None, [c_void_p]),
+    "spw_arena_memory": (c_void_p, [c_void_p, POINTER(c_size_t)]),
+    "spw_cache_host_memory": (c_int, [c_void_p, c_void_p]),
     "spw_cache_device_times": (c_int, [c_void_p, POINTER(DeviceTimes)]),
     "spw_cache_device_mark": (c_uint64, [c_void_p]),
     "spw_cache_device_marked": (None, [c_void_p, c_uint64, c_uint64]),

@@ -7,6 +7,7 @@ on a device is met."""
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -104,6 +105,15 @@ class Table:
         """A context in which the stream is the current one of its device, which is the current
         one."""
         return stream if self._enters else self.module.stream(stream)
+
+    def numa_node(self, device: torch.device) -> int:
+        """Whose memory is nearest to the device; -1: it is not known."""
+        try:
+            of = self.module.get_device_properties(device)
+            place = f"{of.pci_domain_id:04x}:{of.pci_bus_id:02x}:{of.pci_device_id:02x}.0"
+            return int(Path(f"/sys/bus/pci/devices/{place}/numa_node").read_text())
+        except (AttributeError, OSError, RuntimeError, ValueError):
+            return -1
 
     def pin(self, device: torch.device, address: int, length: int) -> None:
         """

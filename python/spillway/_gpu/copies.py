@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/_gpu/copies.py - slow paths of the copies between devices and the store's arena
+# spillway/_gpu/copies.py - slow paths of the copies between devices and pinned memory of the host
 """The copies are in C: hooks/port.c."""
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor
 from .._core.hooks_loader import hooks
 from ..store import Store
 from .device_times import DeviceTimes
+from .host_memory import HostMemory
 from .pinned import pin, unpin
 
 _log = logging.getLogger("spillway")
@@ -26,17 +27,13 @@ class Port(hooks.Port):  # type: ignore[misc]
 
     :param table: streams and events, as accelerator.Table has them
     :param device: for which the memory is pinned first
-    :param store: whose arena is pinned until unpin(); None: nothing is copied
+    :param store: whose arena is pinned until unpin(); None: nothing is copied there
     :raises RuntimeError: the memory cannot be pinned
     """
 
     table: Any
     times: DeviceTimes
     kind: str
-    # Of memory that is pinned: by types of elements all of it; None: none can lie there.
-    arena: Any
-    arena_begin: int
-    arena_bytes: int
 
     def __new__(cls, table: Any, device: torch.device, store: Optional[Store]) -> "Port":
         new: Port = super().__new__(cls, table, DeviceTimes(table, device), device.type)
@@ -44,26 +41,33 @@ class Port(hooks.Port):  # type: ignore[misc]
 
     def __init__(self, table: Any, device: torch.device, store: Optional[Store]) -> None:
         self._store = store
-        self._pinned: Optional[Tensor] = None
+        self._host: Optional[HostMemory] = None
+        self._arena_begin = 0
         if store is not None:
-            self.arena_begin, self.arena_bytes = pin(table, device, store)
-            self._pinned = self._bytes_at(self.arena_begin, self.arena_bytes)
+            self._arena_begin, arena_bytes = pin(table, device, store)
+            self.add_region(self._arena_begin, arena_bytes)
+
+    def use(self, host: HostMemory) -> None:
+        """Copies may stay there, until unpin()."""
+        self._host = host
+        for address, length in host.pieces:
+            self.add_region(address, length)
 
     def unpin(self) -> None:
-        """The store may be closed. Calling it twice does nothing."""
-        store, self._store, self._pinned = self._store, None, None
-        self.arena_bytes = 0
-        self.arena.clear()
+        """The cache is closed, and the store may be. Calling it twice does nothing."""
+        store, self._store = self._store, None
+        host, self._host = self._host, None
+        self.drop_regions()
+        if host is not None:
+            host.close()
         if store is not None:
-            unpin(store, self.arena_begin)
+            unpin(store, self._arena_begin)
 
-    def _elements(self, dtype: torch.dtype) -> Optional[Tensor]:
-        """The arena as such elements. None: they cannot lie there."""
-        if self._pinned is None:
-            return None
+    def _elements(self, dtype: torch.dtype, address: int, length: int) -> Optional[Tensor]:
+        """A region as such elements. None: they cannot lie there."""
         itemsize = torch.empty(0, dtype=dtype, device="cpu").element_size()
         try:
-            return self._pinned[: self.arena_bytes // itemsize * itemsize].view(dtype)
+            return self._bytes_at(address, length // itemsize * itemsize).view(dtype)
         except RuntimeError:  # elements of less than a byte
             return None
 

@@ -23,6 +23,7 @@ from .._core.torch_compat import storage_of
 from .._report.step_trace import StepTrace
 from ..cache import Cache
 from .copies import Port
+from .host_memory import HostMemory
 from .recompute_check import Verdict
 
 if TYPE_CHECKING:
@@ -195,11 +196,22 @@ def device_tensors(device: torch.device, cache: Cache) -> Optional[DeviceTensors
     """For tensors of such a device. None: they are kept on the device, as without spillway, and the
     log says why."""
     try:
-        store = None if cache.mode == "observe" else cache.store
-        return DeviceTensors(Port(_table(device.type), device, store), cache)
+        return DeviceTensors(port_of(_table(device.type), device, cache), cache)
     except RuntimeError as error:
         _log.warning("tensors on %s are kept there: %s", device.type, error)
         return None
+
+
+def port_of(table: Any, device: torch.device, cache: Cache) -> Port:
+    """To the memory that the cache has copies in.
+
+    :raises RuntimeError: the arena cannot be pinned
+    """
+    moves = cache.mode != "observe"
+    port = Port(table, device, cache.store if moves else None)
+    if moves and cache.host_bytes:
+        port.use(HostMemory(table, device, cache))
+    return port
 
 
 def _table(kind: str) -> Any:

@@ -13,7 +13,7 @@ from torch import nn
 from .._core import library
 from .._core.library import Size
 from .._core.scopes import layers_of
-from ..cache import Cache, Mode, mode_of
+from ..cache import Cache, Mode, host_bytes_of, mode_of
 from ..store import Store, choice
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def opened_store(store: Any, rank: Optional[int]) -> Tuple[Optional[Store], Opti
 
 
 def check_arguments(model: nn.Module, mode: Mode, budget_bytes: Optional[Size], sizes: Sizes,
-                    store: Any, recompute: Any) -> None:
+                    store: Any, recompute: Any, host_bytes: Optional[Size]) -> None:
     """What can be checked before drives are opened."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
@@ -95,9 +95,13 @@ def check_arguments(model: nn.Module, mode: Mode, budget_bytes: Optional[Size], 
     mode_of(mode)
     if not callable(recompute):
         choice("recompute", recompute, {"auto": 0, "operations": 1, "never": 2})
-    if recompute == "never" and store is None and mode in ("fastest", "budget"):
+    if host_bytes is not None:
+        host_bytes_of(host_bytes)
+    if (recompute == "never" and store is None and host_bytes is None
+            and mode in ("fastest", "budget")):
         raise ValueError(
-            'a store is needed: give drives, or without any recompute="auto", or mode="observe"')
+            'a store is needed: give drives, or without any recompute="auto", host_bytes= for a '
+            'model on a GPU, or mode="observe"')
     if (mode == "budget") != (budget_bytes is not None):
         raise ValueError('mode "budget" and budget_bytes belong together: give both or neither')
     if budget_bytes is not None:

@@ -31,6 +31,7 @@ class ScopePlan:
     next_best: Optional[Way]
     costs: Optional[float]
     refused: str  # why it is not recomputed, whatever the plan; "": it may be
+    host_bytes: int = 0  # of spilled_bytes: they stay in host memory
 
 
 def _why(reason: Any, planned: Any) -> str:
@@ -76,26 +77,29 @@ def scope_plans(reasons: List[Any], planned: Any, names: Dict[int, str],
         why=_why(each.reason, planned),
         next_best=WAYS[each.reason.next] if each.reason.next < len(WAYS) else None,
         costs=_costs(each.reason, planned),
-        refused=refused.get(each.scope_key, "")) for each in reasons]
+        refused=refused.get(each.scope_key, ""),
+        host_bytes=each.reason.bytes_host) for each in reasons]
 
 
-def _cells(plan: ScopePlan) -> List[str]:
+def _cells(plan: ScopePlan, has_host: bool) -> List[str]:
     costs = "does not fit" if plan.costs is None else f"{100 * plan.costs:+.2f} %"
     return [
         f"{plan.micro_batch}.{plan.scope or '(outside)'}", bytes_text(plan.saved_bytes),
-        bytes_text(plan.spilled_bytes), bytes_text(plan.given_up_bytes),
+        bytes_text(plan.spilled_bytes), *([bytes_text(plan.host_bytes)] if has_host else []),
+        bytes_text(plan.given_up_bytes),
         "-" if plan.recompute_seconds is None else f"{plan.recompute_seconds:.4f}",
         plan.done, plan.why, plan.next_best or "-", costs if plan.next_best else "-",
         plan.refused or "-"]
 
 
 def text_of(plans: List[ScopePlan], planned: Any) -> str:
-    head = ["SCOPE", "SAVES", "SPILLED", "GIVEN UP", "TIME s", "DONE", "WHY", "NEXT BEST", "COSTS",
-            "NOT RECOMPUTED"]
+    has_host = planned.bytes_host > 0
+    head = ["SCOPE", "SAVES", "SPILLED", *(["IN HOST MEMORY"] if has_host else []), "GIVEN UP",
+            "TIME s", "DONE", "WHY", "NEXT BEST", "COSTS", "NOT RECOMPUTED"]
     if not plans:
         return ("no plan is in force: the first step is measured, and the third is the first by a "
                 "plan; modes that plan are \"fastest\" and \"budget\"")
-    rows = [head, *map(_cells, plans)]
+    rows = [head, *(_cells(plan, has_host) for plan in plans)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
              for row in rows]
@@ -103,6 +107,7 @@ def text_of(plans: List[ScopePlan], planned: Any) -> str:
         f"planned: peak {bytes_text(planned.peak_bytes)}, where keeping all takes "
         f"{bytes_text(planned.peak_keep_all_bytes)}; step {planned.wall_ns / 1e9:.4g} s, of which "
         f"{planned.again_ns / 1e9:.4g} s recomputes {planned.scopes_again} scopes and "
-        f"{planned.stall_ns / 1e9:.4g} s waits; {bytes_text(planned.bytes_written)} are written",
+        f"{planned.stall_ns / 1e9:.4g} s waits; {bytes_text(planned.bytes_written)} are written" +
+        (f", {bytes_text(planned.bytes_host)} stay in host memory" if has_host else ""),
         *([] if planned.feasible else ["The budget cannot be met: this is the lowest peak found."]),
         *lines])

@@ -176,6 +176,9 @@ class Reports:
     def _hints(self, stats: CacheStats) -> List[str]:
         hints = list(hints_of(stats, self._entries, self._session.cache.store, self._store_before,
                               self._session.others))
+        if self._session.cache.host_bytes and self._session.device is None and stats.offers:
+            hints.append("hint: host_bytes had no use: it keeps copies of tensors of a GPU, and "
+                         "the model saved none that spillway can copy")
         return hints + ([f"hint: {self._compiled_words}"] if self._compiled_words else [])
 
     def _summarize(self) -> None:
