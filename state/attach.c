@@ -39,7 +39,7 @@ static uint64_t room_of_pairs(const struct spw_state *state, uint32_t drives)
 static int check_room(const struct spw_state *state)
 {
 	uint64_t chunk_bytes = state->ports->chunk_bytes(state->store);
-	uint64_t records_bytes = 0, transient_bytes = 0, needed_bytes, room_bytes;
+	uint64_t records_bytes = 0, transient_bytes = 0, former_bytes = 0, needed_bytes, room_bytes;
 	struct spw_store_stats stats;
 	uint64_t description_bytes = spw_state__manifest_bytes(0) + state->entries_bytes;
 	bool pairs;
@@ -50,6 +50,10 @@ static int check_room(const struct spw_state *state)
 	for (uint32_t i = 0; i < state->count.records; i++) {
 		uint64_t len_bytes = state->records[i].len_bytes;
 
+		if (state->records[i].former) {
+			former_bytes += spw_round_up(len_bytes, BLOCK_BYTES);
+			continue;
+		}
 		if (state->records[i].transient) {
 			transient_bytes += spw_round_up(len_bytes, BLOCK_BYTES);
 			continue;
@@ -58,6 +62,9 @@ static int check_room(const struct spw_state *state)
 		description_bytes += OBJECT_ENTRY_BYTES + state->opts.copies * PIECE_ENTRY_BYTES *
 								  (len_bytes / chunk_bytes + 1);
 	}
+	/* Former ones are there in place of others, which the commit does not have. */
+	if (former_bytes > records_bytes)
+		transient_bytes += former_bytes - records_bytes;
 	needed_bytes = 2 * (records_bytes + spw_round_up(description_bytes, BLOCK_BYTES)) +
 		       transient_bytes + state->transfers_max * state->opts.record_bytes_max;
 	if (needed_bytes <= room_bytes)
@@ -92,10 +99,21 @@ static const char *difference(const struct record *record, const struct spw_stat
 	return NULL;
 }
 
+static bool may_be_there(const struct record *record)
+{
+	return !record->transient || record->former;
+}
+
+static bool may_be_absent(const struct spw_state *state, const struct record *record)
+{
+	return !record->former && (record->transient || state->formers > 0);
+}
+
 /*
- * Match the commit's entries with the declared records; all must agree.
+ * Match the commit's entries with the declared records; all must agree. Where there are former ones
+ * the commit may lack others.
  * @objects: in: empty; out: the object of each record
- * @found:   in: all false; out: all true
+ * @found:   in: all false; out: whether the commit has it
  */
 static int match(const struct spw_state *state, const struct state_set *set, spw_object *objects,
 		 bool *found)
@@ -107,7 +125,7 @@ static int match(const struct spw_state *state, const struct state_set *set, spw
 		uint32_t number = spw_state__record_find(state, entry.name, entry.name_len);
 		const char *words;
 
-		if (number == NONE || state->records[number].transient)
+		if (number == NONE || !may_be_there(&state->records[number]))
 			return other_error(set, entry.name, entry.name_len,
 					   "is there, and was not declared");
 		if (found[number])
@@ -120,7 +138,7 @@ static int match(const struct spw_state *state, const struct state_set *set, spw
 			objects[number] = set->objects[entry.object - 1];
 	}
 	for (uint32_t i = 0; i < state->count.records; i++)
-		if (!found[i] && !state->records[i].transient)
+		if (!found[i] && !may_be_absent(state, &state->records[i]))
 			return other_error(set, state->records[i].name,
 					   strlen(state->records[i].name), "is missing there");
 	return 0;

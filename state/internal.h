@@ -80,6 +80,7 @@ struct record {
 	uint64_t read_failed;  /* the last call in which its read failed, or 0 */
 	uint64_t write_failed; /* the last call in which its write failed; 0 after a success */
 	bool transient;        /* not part of commits */
+	bool former;           /* of these: restored from a commit that has it */
 	bool callers;          /* the caller owns its object and moves its bytes: always STORED */
 	bool used;             /* in this pass */
 	bool changed;          /* if TAKEN: it was CHANGED before */
@@ -105,7 +106,7 @@ struct spw_state {
 	uint32_t *name_slots;   /* record numbers by the hash of their name, or NONE */
 	uint32_t name_mask;     /* slots less one */
 	uint64_t entries_bytes; /* of all records, in the manifest */
-	uint32_t transients;
+	uint32_t transients, formers;
 
 	void **buffers;
 	uint32_t *buffer_records; /* the record that has each buffer, or NONE */

@@ -37,10 +37,17 @@ static int read_manifest(struct spw_store *store, const struct spw_state_ports *
 	return rc;
 }
 
+static int used_since(void)
+{
+	return spw_error(-EALREADY, "what the store had when it was opened was used and given up "
+				    "since: open the store again");
+}
+
 static int read_objects(struct spw_store *store, const struct spw_state_ports *ports,
 			struct state_set *set)
 {
 	size_t count = SPW_MAX(set->info.objects, 1u);
+	int rc;
 
 	set->objects = calloc(count, sizeof(*set->objects));
 	set->lens = calloc(count, sizeof(*set->lens));
@@ -48,7 +55,8 @@ static int read_objects(struct spw_store *store, const struct spw_state_ports *p
 		return no_memory();
 	if (set->info.objects == 0)
 		return 0;
-	return ports->committed_objects(store, set->objects, set->lens, set->info.objects);
+	rc = ports->committed_objects(store, set->objects, set->lens, set->info.objects);
+	return rc == -ERANGE ? used_since() : rc; /* a later commit has more or fewer */
 }
 
 /*
@@ -65,9 +73,7 @@ static int check_objects(struct spw_store *store, const struct spw_state_ports *
 				    NULL, &request);
 
 		if (rc == -ENOENT)
-			return spw_error(-EALREADY,
-					 "what the store had when it was opened was used and given "
-					 "up since: open the store again");
+			return used_since();
 		SPW_ASSERT(rc != 0);
 		if (rc != -ERANGE)
 			return rc;

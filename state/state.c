@@ -194,6 +194,7 @@ void spw_state_close(struct spw_state *state)
 enum kind {
 	DURABLE,
 	TRANSIENT,
+	FORMER,
 	CALLERS,
 };
 
@@ -266,7 +267,7 @@ static int add(struct spw_state *state, const struct record *added)
 		return -ENOMEM;
 	}
 	if (added->transient)
-		state->transients++;
+		state->transients++, state->formers += added->former;
 	else
 		state->entries_bytes += spw_state__entry_bytes(added->name_len, added->shape_len);
 	state->count.total_bytes += added->len_bytes;
@@ -277,7 +278,8 @@ static int declare(struct spw_state *state, const char *name, uint64_t len, cons
 		   size_t shape_len, enum kind kind, uint32_t *number)
 {
 	struct record added = {.len_bytes = len,
-			       .transient = kind == TRANSIENT,
+			       .transient = kind == TRANSIENT || kind == FORMER,
+			       .former = kind == FORMER,
 			       .callers = kind == CALLERS,
 			       .buffer = NONE,
 			       .place = NONE};
@@ -315,6 +317,12 @@ int spw_state_add_transient(struct spw_state *state, const char *name, uint64_t 
 			    uint32_t *number)
 {
 	return declare(state, name, len, NULL, 0, TRANSIENT, number);
+}
+
+int spw_state_add_former(struct spw_state *state, const char *name, uint64_t len, const void *shape,
+			 size_t shape_len, uint32_t *number)
+{
+	return declare(state, name, len, shape, shape_len, FORMER, number);
 }
 
 int spw_state_add_object(struct spw_state *state, const char *name, uint64_t len, const void *shape,

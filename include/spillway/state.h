@@ -146,6 +146,23 @@ SPW_EXPORT int spw_state_add_transient(struct spw_state *state, const char *name
 				       uint32_t *record);
 
 /**
+ * spw_state_add_former - declare a record that only the commit to be attached has
+ * @state:      the state, before spw_state_attach()
+ * @name:       as for spw_state_add()
+ * @len:        the same
+ * @shape:      the same
+ * @shape_len:  the same
+ * @record:     the same
+ *
+ * For records that others take the place of, which may then be absent from the commit, and are
+ * zero. No later commit has it: the caller fills the others from it, and calls spw_state_clear().
+ *
+ * Return: as spw_state_add().
+ */
+SPW_EXPORT int spw_state_add_former(struct spw_state *state, const char *name, uint64_t len,
+				    const void *shape, size_t shape_len, uint32_t *record);
+
+/**
  * spw_state_add_object - declare a record whose bytes are an object of the caller's
  * @state:      the state, before spw_state_attach()
  * @name:       as for spw_state_add()
@@ -344,6 +361,43 @@ SPW_EXPORT int spw_state_commit_release(struct spw_state *state);
  */
 SPW_EXPORT void spw_state_stats(const struct spw_state *state, struct spw_state_stats *stats,
 				size_t size);
+
+/* ---- Float32 masters in 17 bits, beside the bfloat16 weights that they are rounded to ---- */
+
+/**
+ * spw_state_masters_pack - keep of masters what their weights do not have
+ * @masters:   the bits of float32 numbers
+ * @weights:   the bits of the same numbers in bfloat16: rounded either way; NaN to any NaN
+ * @count:     of both; may be 0
+ * @low:       set: @count numbers
+ * @carry:     set: bit (@first + i) % 8 of byte (@first + i) / 8 for master i. Other bits are kept
+ * @first:     of the bits
+ * @sum:       set: a checksum of the weights
+ * @odd_nans:  set: how many masters are NaN with a bit set in their low half. These bits are lost,
+ *             and it is quiet afterwards
+ *
+ * Return: how many other masters are lost, since the weight is not the number rounded: 0, or the
+ * caller has made a mistake.
+ */
+SPW_EXPORT uint64_t spw_state_masters_pack(const uint32_t *masters, const uint16_t *weights,
+					   size_t count, uint16_t *low, uint8_t *carry,
+					   size_t first, uint64_t *sum, uint64_t *odd_nans);
+
+/**
+ * spw_state_masters_unpack - the masters again, bit for bit
+ * @masters:  set
+ * @weights:  as they are now
+ * @count:    of the same call of spw_state_masters_pack()
+ * @low:      which has set it
+ * @carry:    the same
+ * @first:    the same
+ * @sum:      the same
+ *
+ * Return: 1; 0 the weights are others than those of that call: they are the masters now.
+ */
+SPW_EXPORT int spw_state_masters_unpack(uint32_t *masters, const uint16_t *weights, size_t count,
+					const uint16_t *low, const uint8_t *carry, size_t first,
+					uint64_t sum);
 
 /* ---- Read a commit without declaring records: for tools ---- */
 

@@ -141,6 +141,11 @@ class State(Handle):
         """Declare a record that no commit has, before attach(): as add()."""
         return self._add(fast.spw_state_add_transient, name, len_bytes)
 
+    def add_former(self, name: str, len_bytes: int, shape: bytes) -> int:
+        """Declare a record that only the commit to be attached has, in place of others that it
+        lacks, before attach(): as add()."""
+        return self._add(fast.spw_state_add_former, name, len_bytes, shape, len(shape))
+
     def add_object(self, name: str, len_bytes: int, shape: bytes) -> int:
         """Declare a record that is an object of the caller's, before attach(): as add()."""
         return self._add(fast.spw_state_add_object, name, len_bytes, shape, len(shape))

@@ -36,14 +36,16 @@ from spillway.demo.ending import exits_on  # noqa: E402
 STEPS_UNTIMED = 2  # the first has nothing to read, the second no order that was seen
 STEPS_TIMED = 4
 GOAL = 1.1
-# name, drives, what a step keeps for each parameter: bytes read and written without a tail cache
+# name, drives, which masters
 CASES = {
-    "throttled": (dict(drives=4, write=500, read=600), False),
-    "file-backed": (dict(drives=4, on="/var/tmp"), False),
+    "throttled": (dict(drives=4, write=500, read=600), None),
+    "file-backed": (dict(drives=4, on="/var/tmp"), None),
     "one of four at a quarter": (dict(drives=4, write="500,500,125,500",
-                                      read="600,600,150,600"), False),
-    "masters, throttled": (dict(drives=4, write=500, read=600), True),
+                                      read="600,600,150,600"), None),
+    "masters, throttled": (dict(drives=4, write=500, read=600), "whole"),
+    "compact masters, throttled": (dict(drives=4, write=500, read=600), "compact"),
 }
+MASTERS = {None: False, "whole": True, "compact": "compact"}
 # Matrices by Muon, whole, and vectors by AdamW: a quarter of the parameters, which take longer.
 MUON = {"Muon and AdamW, throttled": dict(drives=4, write=500, read=600)}
 
@@ -82,7 +84,7 @@ def steps_in_turn(args):
     elements = sum(param.numel() for param in stored)
     with spillway.Store(args.devices.split(","), arena_bytes=args.arena) as store:
         optimizer = spillway.torch.Optimizer(torch.optim.AdamW, groups, store, lr=1e-3,
-                                             masters=args.masters, memory=args.memory)
+                                             masters=MASTERS[args.masters], memory=args.memory)
         times, busy = {"memory": [], "store": []}, []
         rounded = [param.detach().clone() for param in stored]
         for param, gradient in zip(kept, gradients):
@@ -234,7 +236,7 @@ def commit_in_turn(args):
         param.grad = torch.full_like(param, 0.5)
     with spillway.Store(args.devices.split(","), arena_bytes=args.arena) as store:
         optimizer = spillway.torch.Optimizer(torch.optim.AdamW, stored, store, lr=1e-3,
-                                             masters=args.masters, memory=args.memory)
+                                             masters=MASTERS[args.masters], memory=args.memory)
         optimizer.step()
         optimizer.commit()
         optimizer.step()
@@ -298,7 +300,7 @@ class Bench:
 
     def worker(self, rig, what, masters, elements, *more):
         command = [sys.executable, __file__, "--worker", what, "--devices", ",".join(rig.drives),
-                   "--elements", str(elements), *(["--masters"] if masters else []), *more]
+                   "--elements", str(elements), *(["--masters", masters] if masters else []), *more]
         if self.args.memory is not None:
             command += ["--memory", str(self.args.memory)]
         return json.loads(rig.run(*command).strip().splitlines()[-1])
@@ -309,7 +311,7 @@ class Bench:
 
     def muon(self):
         for name, options in MUON.items():
-            self.steps(name, options, False, self.args.elements // 4, "--muon")
+            self.steps(name, options, None, self.args.elements // 4, "--muon")
 
     def steps(self, name, options, masters, elements=None, *more):
         elements = self.args.elements if elements is None else elements
@@ -343,7 +345,7 @@ class Bench:
         for _ in range(self.args.rounds):
             with Rig(size="1G", drives=4, on="/var/tmp") as rig:
                 self.format(rig)
-                one = self.worker(rig, "train", False, 0, "--layers", str(self.args.layers))
+                one = self.worker(rig, "train", None, 0, "--layers", str(self.args.layers))
             if not one["same"]:
                 raise SystemExit(f"state: {name}: the losses differ from those in memory")
             ratio = statistics.median(over / kept for over, kept in zip(one["store"],
@@ -363,7 +365,7 @@ class Bench:
         elements = elements_of(self.args.elements // 4)
         with Rig(size=size_of_drives(elements * 14), drives=4, on="/var/tmp") as rig:
             self.format(rig)
-            one = self.worker(rig, "gradients", False, elements)
+            one = self.worker(rig, "gradients", None, elements)
         name = f"masters, and gradients of {one['gradient']} on drives, clipped"
         if not one["same"]:
             raise SystemExit(f"state: {name}: the bits differ from those in memory")
@@ -377,9 +379,10 @@ class Bench:
         for _ in range(self.args.rounds):
             with Rig(size=size_of_drives(elements * 14), drives=4, on="/var/tmp") as rig:
                 with filesystems(rig.drives) as folders:
-                    saved = self.worker(rig, "save", True, elements, "--folders", ",".join(folders))
+                    saved = self.worker(rig, "save", "whole", elements,
+                                        "--folders", ",".join(folders))
                 self.format(rig)
-                one = self.worker(rig, "commit", True, elements)
+                one = self.worker(rig, "commit", "whole", elements)
             self.note((name, "pause / torch.save and fsync", "", 0.01),
                       one["commit"] / saved["save"])
             self.note((name, "pause", "s", None), one["commit"])
@@ -440,8 +443,9 @@ def parse_arguments():
                         help="a round of small ones: does it run? Its figures are worth nothing")
     for hidden in ("--worker", "--devices", "--folders"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
-    for hidden in ("--masters", "--muon"):
-        parser.add_argument(hidden, action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--masters", choices=[kind for kind in MASTERS if kind],
+                        help=argparse.SUPPRESS)
+    parser.add_argument("--muon", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.quick:
         args.rounds, args.layers, args.parameter_layers = 1, 2, 4

@@ -46,7 +46,7 @@ class FakeState:
         self.record_bytes_max = record_bytes_max
         self.memory = [ctypes.create_string_buffer(record_bytes_max + 4096) for _ in range(BUFFERS)]
         self.names, self.shapes, self.bytes = [], [], []
-        self.transient, self.cleared = set(), []
+        self.transient, self.formers, self.cleared = set(), set(), []
         self.is_attached, self.taken = False, {}
         self.orders, self.takes, self.gives = [], 0, []
         self.fail_after = None
@@ -70,17 +70,25 @@ class FakeState:
         self.transient.add(number)
         return number
 
+    def add_former(self, name, len_bytes, shape):
+        number = self.add(name, len_bytes, shape)
+        self.transient.add(number)
+        self.formers.add(number)
+        return number
+
     def attach(self):
         assert not self.is_attached
         if self.store.committed is None:
             self.is_attached = True
             return False
         number, records, extra = self.store.committed
-        durable = [name for index, name in enumerate(self.names) if index not in self.transient]
-        if sorted(records) != sorted(durable):
+        durable = {name for index, name in enumerate(self.names) if index not in self.transient}
+        formers = {self.names[index] for index in self.formers}
+        if (not set(records) <= durable | formers or not formers <= set(records)
+                or (not formers and not durable <= set(records))):
             raise error(errno.EUCLEAN, "what is committed has other records")
         for index, name in enumerate(self.names):
-            if index in self.transient:
+            if name not in records or (index in self.transient and index not in self.formers):
                 continue
             shape, content = records[name]
             if shape != self.shapes[index] or len(content) != len(self.bytes[index]):

@@ -65,12 +65,14 @@ def train(model, optimizer, steps):
         optimizer.step()
 
 
-@pytest.fixture(params=[torch.float32, torch.bfloat16], ids=["float32", "masters"])
+@pytest.fixture(params=[(torch.float32, True), (torch.bfloat16, True), (torch.bfloat16, "compact")],
+                ids=["float32", "masters", "compact"])
 def trained(formatted, request):
     """(drives with step 3, the model, its optimizer's state_dict)"""
-    model = Model(request.param)
+    dtype, masters = request.param
+    model = Model(dtype)
     with opened(formatted) as store:
-        optimizer = over(store, model)
+        optimizer = over(store, model, masters=masters)
         train(model, optimizer, 3)
         optimizer.commit(extra={"words": "kept", "list": [1, 2.5, None]})
         state = optimizer.state_dict()

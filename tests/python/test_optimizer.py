@@ -239,9 +239,10 @@ def test_state_of_parameters_that_never_had_a_gradient():
     pair.same_state()
 
 
-def test_a_state_dict_with_masters_comes_back():
+@pytest.mark.parametrize("masters", [True, "compact"])
+def test_a_state_dict_with_masters_comes_back(masters):
     ours, others = made(((5, 77), (3,)), torch.bfloat16)
-    tiled, again = (over(params, masters=True, tile=100) for params in (ours, others))
+    tiled, again = (over(params, masters=masters, tile=100) for params in (ours, others))
     for _ in range(3):
         give_grads(ours)
         tiled.step()
@@ -423,6 +424,7 @@ def test_wrong_arguments():
 
 @pytest.mark.parametrize("name, value", [
     ("masters", "compakt"), ("masters", None), ("masters", 1), ("masters", torch.tensor(True)),
+    ("masters", "Compact"), ("masters", b"compact"), ("masters", ["compact"]),
     ("copies", True), ("copies", 1.0), ("copies", "2"), ("tile", True), ("tile", "5"),
     ("tile", 2.5), ("commit_every", True), ("commit_every", "3"), ("commit_extra", {"a": 1}),
     ("in_backward", "yes"), ("gradients", None), ("interleave", True), ("memory", True),
@@ -601,7 +603,7 @@ def trained(optimizer, params, steps, generator):
         optimizer.step()
 
 
-@pytest.mark.parametrize("masters", [False, True])
+@pytest.mark.parametrize("masters", [False, True, "compact"])
 @each_class
 def test_resumed_is_uninterrupted(name, options, masters):
     cls = getattr(torch.optim, name)

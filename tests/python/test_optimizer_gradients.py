@@ -124,9 +124,10 @@ def test_a_scaler_finds_what_is_not_finite_and_skips_that_step(times, clips):
 
 
 @needs_hooks
+@pytest.mark.parametrize("masters", [True, "compact"])
 @pytest.mark.parametrize("tile", [100, 5000])
-def test_masters(tile):
-    pair = stored(tile, dtype=torch.bfloat16, masters=True)
+def test_masters(tile, masters):
+    pair = stored(tile, dtype=torch.bfloat16, masters=masters)
     for _ in range(4):
         pair.backward(times=2)
         pair.clip()
@@ -135,7 +136,8 @@ def test_masters(tile):
 
 @needs_hooks
 @needs_types
-def test_gradients_of_another_type_than_their_parameters():
+@pytest.mark.parametrize("masters", [True, "compact"])
+def test_gradients_of_another_type_than_their_parameters(masters):
     def model():
         model = Model().to(torch.bfloat16)
         for param in model.parameters():
@@ -145,7 +147,7 @@ def test_gradients_of_another_type_than_their_parameters():
     torch.manual_seed(7)
     ours, theirs = model(), model()
     theirs.load_state_dict(ours.state_dict())
-    pair = pair_of(ours, theirs, tile=500, gradients=True, masters=True)
+    pair = pair_of(ours, theirs, tile=500, gradients=True, masters=masters)
     for _ in range(3):
         pair.backward(times=3)
         assert ours.last.weight.grad.dtype is torch.float32

@@ -604,13 +604,14 @@ def test_killed_before_one_rank_has_released(folder, parts, meet_and_die):
 
 @pytest.mark.skipif(not shards(),
                     reason="this PyTorch has no fully_shard, or only for GPUs: 2.7 has")
-def test_masters_of_shards_and_the_state_of_the_class(folder, parts):
+@pytest.mark.parametrize("kind", [True, "compact"])
+def test_masters_of_shards_and_the_state_of_the_class(folder, parts, kind):
     def masters(rank):
         model = model_of("fsdp").bfloat16()
         masters = [nn.Parameter(local_of(param).float()) for param in model.parameters()]
         plain = torch.optim.AdamW(masters, lr=0.01, foreach=False)
         with opened(parts, rank) as store:
-            optimizer = over(store, model.parameters(), masters=True)
+            optimizer = over(store, model.parameters(), masters=kind)
             for _ in range(3):
                 optimizer.zero_grad()
                 model(torch.randn(16, 20).bfloat16()).pow(2).mean().backward()

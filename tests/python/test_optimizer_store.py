@@ -116,7 +116,7 @@ def test_errors_name_the_remedy(formatted):
         over(store, parameters()).close()
 
 
-@pytest.mark.parametrize("masters", [False, True])
+@pytest.mark.parametrize("masters", [False, True, "compact"])
 def test_resumed_after_the_store_was_closed(formatted, masters):
     ours, others = parameters(masters), [nn.Parameter(param * 0) for param in parameters(masters)]
     with opened(formatted) as store:
@@ -247,13 +247,15 @@ def train_in_child(drives, results, masters, seconds):
     return status == 0
 
 
-@pytest.mark.parametrize("masters", [False, True])
+@pytest.mark.parametrize("masters", [[False], [True], ["compact"], [True, "compact"]],
+                         ids=["float32", "masters", "compact", "by turns"])
 def test_a_run_that_is_killed_at_any_moment_comes_to_the_same_bits(folder, masters):
+    """Each time with the next kind of masters, which are converted as it is resumed."""
     source = random.Random(SEED)
     for name in ("first", "plain"):  # the first one imports things, too
         plain_drives = make_store(folder, 2, 64 << 20, name)
         begun = time.monotonic()
-        assert train_in_child(plain_drives, folder / "plain", masters, 1000)
+        assert train_in_child(plain_drives, folder / "plain", masters[0], 1000)
         seconds = time.monotonic() - begun
     drives = make_store(folder, 2, 64 << 20)
     kills, ended = 0, False
@@ -261,7 +263,7 @@ def test_a_run_that_is_killed_at_any_moment_comes_to_the_same_bits(folder, maste
         if ended:  # faster than the run that was timed: once more, from the start
             seconds /= 2
             spillway.format_store(drives, force=True, erase=True)
-        ended = train_in_child(drives, folder / "killed", masters,
+        ended = train_in_child(drives, folder / "killed", masters[kills % len(masters)],
                                seconds * (source.uniform(0.05, 0.8) if kills < 12 else 1000))
         kills += not ended
     print(f"killed {kills} times")

@@ -151,13 +151,14 @@ class TestBits:
         assert [len(tile.pieces) for tile in tiles] == [1] * len(shapes)
 
     @each_own
-    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-    def test_with_masters(self, cls, options, shapes, dtype):
+    @pytest.mark.parametrize("dtype, kind", [
+        (torch.bfloat16, True), (torch.float16, True), (torch.bfloat16, "compact")])
+    def test_with_masters(self, cls, options, shapes, dtype, kind):
         mine, theirs = made(shapes, dtype)
         masters = [nn.Parameter(param.detach().float()) for param in theirs]
         plain = pair_with(cls, options, shapes).plain
         plain = cls(masters, **options)
-        tiled = over(mine, cls, masters=True, **options)
+        tiled = over(mine, cls, masters=kind, **options)
         for _ in range(5):
             give_grads(mine, theirs, none=0.3)
             for master, param in zip(masters, theirs):
@@ -700,8 +701,8 @@ def test_muon_and_adamw_train_a_model_to_the_same_bits(folder, kind, option):
 
 
 @needs_muon
-@pytest.mark.parametrize("kind", ["gpt", "llama"])
-def test_masters_of_bfloat16(folder, kind):
+@pytest.mark.parametrize("kind, of_masters", [("gpt", True), ("llama", "compact")])
+def test_masters_of_bfloat16(folder, kind, of_masters):
     """The gradients of bfloat16 parameters step float32 masters, of both classes."""
     ours, theirs = decoder(kind, torch.bfloat16), decoder(kind, torch.bfloat16)
     masters = [[nn.Parameter(param.detach().float()) for param in part] for part in theirs.parts()]
@@ -713,7 +714,7 @@ def test_masters_of_bfloat16(folder, kind):
                 master.grad = None if param.grad is None else param.grad.float()
 
     with opened(make_store(folder, 2, 64 << 20)) as store:
-        optimizer = over_drives(ours, store, tile=1009, masters=True)
+        optimizer = over_drives(ours, store, tile=1009, masters=of_masters)
         for step in range(20):
             torch.manual_seed(SEED + step)
             train_step(ours, [optimizer])

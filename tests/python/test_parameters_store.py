@@ -168,7 +168,8 @@ def test_another_type_than_the_optimizer_knows_is_not_committed(formatted):
             optimizer.commit(step=2)
 
 
-@pytest.mark.parametrize("masters", [False, True], ids=["float32", "masters"])
+@pytest.mark.parametrize("masters", [False, True, "compact"],
+                         ids=["float32", "masters", "compact"])
 def test_they_leave_as_a_file_and_come_back(formatted, folder, masters):
     """Into a model whose parameters are on drives as well."""
     def make():
@@ -199,7 +200,9 @@ def test_they_leave_as_a_file_and_come_back(formatted, folder, masters):
         optimizer.commit()
 
 
-def test_masters_and_a_mirror(formatted):
+@pytest.mark.parametrize("kinds", [(True, True), ("compact", "compact"), (True, "compact"),
+                                   ("compact", True)])
+def test_masters_and_a_mirror(formatted, kinds):
     """bfloat16 parameters with masters, each on two drives: without one drive all is there."""
     def make():
         torch.manual_seed(5)
@@ -207,14 +210,14 @@ def test_masters_and_a_mirror(formatted):
 
     with opened(formatted) as store:
         model = make()
-        off, optimizer = both(store, model, masters=True, copies=2)
+        off, optimizer = both(store, model, masters=kinds[0], copies=2)
         train(model, optimizer, range(2), off)
         optimizer.commit()
         expected = train(model, optimizer, range(2, 4), off)
         off.parameters_to_memory()
     with opened(formatted[1:]) as store:
         other = make()
-        off, optimizer = both(store, other, masters=True, copies=2)
+        off, optimizer = both(store, other, masters=kinds[1], copies=2)
         assert optimizer.resume().step == 2
         assert train(other, optimizer, range(2, 4), off) == expected
         assert_same(other, model)

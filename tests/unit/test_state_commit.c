@@ -187,6 +187,65 @@ STATE_CASE(test_transient_records_are_of_no_commit)
 	use(1, 0, 0);
 }
 
+static int attach_with_former(const char *name, uint64_t len, const char *shape)
+{
+	uint32_t number;
+
+	open_state(4);
+	assert_ok(spw_state_add(held, "new", LEN, NULL, 0, &number));
+	assert_ok(spw_state_add(held, "tile 0", LEN, NULL, 0, &number));
+	assert_ok(spw_state_add_former(held, name, len, shape, strlen(shape), &number));
+	return spw_state_attach(held);
+}
+
+/* Until the next commit it is there, and what takes its place is zero. */
+STATE_CASE(test_a_former_record_is_of_the_commit_before_alone)
+{
+	uint32_t number;
+
+	open_state(4);
+	assert_ok(spw_state_add(held, "tile 0", LEN, NULL, 0, &number));
+	assert_ok(spw_state_add(held, "old", LEN, "shape", 5, &number));
+	assert_int_equal(spw_state_attach(held), 0);
+	use(0, 0, 5);
+	use(1, 0, 6);
+	assert_ok(spw_state_commit(held, 1, NULL, 0, false));
+	close_state();
+	fake_reopen();
+	expect_refusal(-EUCLEAN, "old is there, and was not declared",
+		       attach_with_former("other", LEN, "shape"));
+	close_state();
+	expect_refusal(-EUCLEAN, "old has another shape there",
+		       attach_with_former("old", LEN, "shapes"));
+	close_state();
+	expect_refusal(-EUCLEAN, "old has another length there",
+		       attach_with_former("old", LEN / 2, "shape"));
+	close_state();
+	for (unsigned i = 0; i < 2; i++) { /* the second time as after a crash */
+		assert_int_equal(attach_with_former("old", LEN, "shape"), 1);
+		use(1, 5, 5);
+		use(2, 6, 6);
+		use(0, 0, 7);
+		close_state();
+		fake_reopen();
+	}
+	assert_int_equal(attach_with_former("old", LEN, "shape"), 1);
+	use(0, 0, 7);
+	assert_ok(spw_state_clear(held, 2));
+	assert_ok(spw_state_commit(held, 2, NULL, 0, false));
+	close_state();
+	fake_reopen();
+	assert_int_equal(committed_count(), 2);
+	expect_refusal(-EUCLEAN, "old is missing there", attach_with_former("old", LEN, "shape"));
+	close_state();
+	open_state(4);
+	assert_ok(spw_state_add(held, "new", LEN, NULL, 0, &number));
+	assert_ok(spw_state_add(held, "tile 0", LEN, NULL, 0, &number));
+	assert_int_equal(spw_state_attach(held), 1);
+	use(0, 7, 7);
+	use(1, 5, 5);
+}
+
 /* An object of the caller's: the state names it in commits, and leaves it alone. */
 STATE_CASE(test_an_object_of_the_callers_is_of_each_commit)
 {

@@ -217,6 +217,8 @@ _PROTOTYPES = {
     "spw_state_add": (
         c_int, [c_void_p, c_char_p, c_uint64, c_char_p, c_size_t, POINTER(c_uint32)]),
     "spw_state_add_transient": (c_int, [c_void_p, c_char_p, c_uint64, POINTER(c_uint32)]),
+    "spw_state_add_former": (
+        c_int, [c_void_p, c_char_p, c_uint64, c_char_p, c_size_t, POINTER(c_uint32)]),
     "spw_state_add_object": (
         c_int, [c_void_p, c_char_p, c_uint64, c_char_p, c_size_t, POINTER(c_uint32)]),
     "spw_state_object": (c_int, [c_void_p, c_uint32, _NUMBER]),
@@ -236,6 +238,10 @@ _PROTOTYPES = {
     "spw_state_committed": (c_int, [c_void_p, Each, c_void_p]),
     "spw_state_committed_extra": (c_int, [c_void_p, c_void_p, POINTER(c_size_t)]),
     "spw_state_stats": (None, [c_void_p, c_void_p, c_size_t]),
+    "spw_state_masters_pack": (
+        c_uint64, [c_void_p, c_void_p, c_size_t, c_void_p, c_void_p, c_size_t, _NUMBER, _NUMBER]),
+    "spw_state_masters_unpack": (
+        c_int, [c_void_p, c_void_p, c_size_t, c_void_p, c_void_p, c_size_t, c_uint64]),
 }
 
 

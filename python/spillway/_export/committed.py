@@ -14,7 +14,7 @@ import torch
 from .._core.library import SpillwayError
 from .._optim.arithmetic import MASTER
 from .._optim.pack import DTYPES
-from .._optim.tiles import item_bytes
+from .._optim.tiles import COMPACT, Compact, item_bytes
 from ..state import CommittedRecord, committed_state
 from ..store import Store
 
@@ -36,25 +36,56 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True)
+class CompactPiece:
+    """Elements [start, stop) of compact masters: where their checksum, low halves and carry bits
+    are, and which bit of the latter is the first."""
+
+    start: int
+    stop: int
+    parts: Tuple[Part, Part, Part]
+    first: int
+
+    @property
+    def count(self) -> int:
+        return self.stop - self.start
+
+
+@dataclasses.dataclass(frozen=True)
 class Committed:
     """A tensor of a commit: ``parts``, one after the other, have its elements in order, in the
     type ``stored``. They are exported as ``dtype``: for a master that is the type of its
-    parameter."""
+    parameter. If it has ``compact`` pieces, ``parts`` are those of each, each time followed by
+    those of the parameter's elements."""
 
     name: str
     shape: Tuple[int, ...]
     stored: torch.dtype
     dtype: torch.dtype
     parts: Tuple[Part, ...]
+    compact: Tuple[CompactPiece, ...] = ()
 
     @property
     def count(self) -> int:
+        if self.compact:
+            return self.compact[-1].stop
         return sum(part.len_bytes for part in self.parts) // item_bytes(self.stored)
 
     @property
     def len_bytes(self) -> int:
         """The length after the export."""
         return self.count * item_bytes(self.dtype)
+
+
+def _between(parts: Tuple[Part, ...], start: int, stop: int) -> List[Part]:
+    """Of the bytes of these parts, one after the other, those from ``start`` to ``stop``."""
+    found, at = [], 0
+    for part in parts:
+        begin, end = max(start - at, 0), min(stop - at, part.len_bytes)
+        if begin < end:
+            offset = 0 if part.thing == 0 else part.offset + begin
+            found.append(Part(part.thing, offset, end - begin))
+        at += part.len_bytes
+    return found
 
 
 def _whole(value: Any) -> int:
@@ -82,6 +113,7 @@ class _Commit:
 
     def __init__(self) -> None:
         self.fields: Dict[str, Dict[str, Committed]] = {}
+        self._compact: Dict[str, Committed] = {}  # masters that lack their parameters
 
     def add(self, record: CommittedRecord) -> None:
         """:raises ValueError, TypeError, KeyError: not a record of an optimizer"""
@@ -92,6 +124,9 @@ class _Commit:
         dtype = _type(said["dtype"])
         for field, stored, offset, *own in said["fields"]:
             at = _whole(offset)
+            if stored == COMPACT:
+                self._add_compact(record, field, dtype, at, said["parameters"])
+                continue
             if own:  # not a number for each element of the record's only parameter
                 (name, *_), = said["parameters"]
                 self._add_piece(record, field, _stored(field, stored), dtype, at,
@@ -114,6 +149,45 @@ class _Commit:
         part = Part(record.thing, at, length)
         tensors[name] = dataclasses.replace(before, parts=(*before.parts, part))
         return at + length
+
+    def _add_compact(self, record: CommittedRecord, field: str, dtype: torch.dtype, at: int,
+                     pieces: Any) -> None:
+        if field != MASTER or dtype is not torch.bfloat16:
+            raise ValueError("only masters of bfloat16 parameters are compact")
+        elements = sum(_whole(stop) - _whole(start) for _, _, start, stop in pieces)
+        places = Compact.of(elements, len(pieces))
+        if at + places.len_bytes > record.len_bytes:
+            raise ValueError("an element is outside of it")
+        done = 0
+        for number, (name, sides, start, stop) in enumerate(pieces):
+            shape = tuple(map(_whole, sides))
+            before = self._compact.get(name) or Committed(name, shape, torch.float32, dtype, ())
+            if type(name) is not str or start > stop or (
+                    before.shape != shape or start != (before.count if before.compact else 0)):
+                raise ValueError(f"{name} is there twice, or not in order")
+            count, first = stop - start, done % 8
+            bits = at + places.carry + done // 8
+            parts = (Part(record.thing, at + places.sums + 8 * number, 8),
+                     Part(record.thing, at + 2 * done, 2 * count),
+                     Part(record.thing, bits, -(-(first + count) // 8)))
+            piece = CompactPiece(start, stop, parts, first)
+            self._compact[name] = dataclasses.replace(before, compact=(*before.compact, piece))
+            done += count
+
+    def join(self) -> None:
+        """Compact masters and the parameters that they need.
+
+        :raises ValueError: a parameter is not there
+        """
+        for name, tensor in self._compact.items():
+            weights = self.fields.get(_PARAMETER, {}).get(name)
+            if weights is None or (weights.shape, weights.dtype) != (tensor.shape, tensor.dtype):
+                raise ValueError(f"{name} is not there beside its master")
+            parts: List[Part] = []
+            for piece in tensor.compact:
+                parts += [*piece.parts, *_between(weights.parts, 2 * piece.start, 2 * piece.stop)]
+            self.fields.setdefault(MASTER, {})[name] = dataclasses.replace(tensor,
+                                                                           parts=tuple(parts))
 
     def _add_parameter(self, record: CommittedRecord, said: Any) -> None:
         """Add a parameter that has a record of its own. If its elements are not in order, those
@@ -159,6 +233,7 @@ def fields_of(store: Store) -> Dict[str, Dict[str, Committed]]:
             name = f"record {record.name}"
             commit.add(record)
         name = "it"
+        commit.join()
         commit.check_whole()
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise SpillwayError(errno.EUCLEAN, "the commit in the store is not of an optimizer: "

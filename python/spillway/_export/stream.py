@@ -7,16 +7,18 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from ctypes import byref, c_ubyte, c_void_p
-from typing import Any, Generator, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Generator, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
 from .._core.library import blocking, check, fast
 from .._core.tensors import buffer_of
+from .._optim.arithmetic import Scratch
+from .._optim.masters import unpack
 from .._optim.tiles import item_bytes
 from ..store import Store, end_of
-from .committed import Committed, Part
+from .committed import Committed, CompactPiece, Part
 
 _BUFFER_BYTES_MAX = 16 << 20
 _PAGE_BYTES = 4096
@@ -133,6 +135,32 @@ class _Rounding:
         return buffer_of(memory[:source.numel()].copy_(source))
 
 
+class _Joining:
+    """Puts compact masters together with their parameters, a piece at a time."""
+
+    def __init__(self, bytes_of: Callable[[int], Iterator[memoryview]]) -> None:
+        self._bytes_of = bytes_of
+        self._scratch = Scratch()
+
+    def _read(self, purpose: str, len_bytes: int) -> Tensor:
+        memory, at = self._scratch.of(purpose, torch.uint8, len_bytes), 0
+        for part in self._bytes_of(len_bytes):
+            memory[at:at + len(part)].copy_(torch.frombuffer(part, dtype=torch.uint8))
+            at += len(part)
+        return memory
+
+    def __call__(self, piece: CompactPiece) -> Iterator[memoryview]:
+        if piece.count == 0:
+            return
+        sums = self._read("sum", 8).view(torch.int64)
+        low = self._read("low", 2 * piece.count)
+        carry = self._read("carry", piece.parts[2].len_bytes)
+        weights = self._read("weights", 2 * piece.count).view(torch.bfloat16)
+        masters = self._scratch.of("masters", torch.float32, piece.count)
+        unpack(masters, weights, low.data_ptr(), carry.data_ptr(), piece.first, int(sums[0]))
+        yield buffer_of(masters)
+
+
 def leaving(store: Store, tensors: Sequence[Committed]
             ) -> Generator[Tuple[Committed, Iterator[memoryview]], None, None]:
     """Yield each tensor with views of its bytes, in this order. Use a view before the next one, and
@@ -147,14 +175,21 @@ def leaving(store: Store, tensors: Sequence[Committed]
                                             for part in tensor.parts])) as pieces:
         rest: Any = memoryview(b"")
 
-        def bytes_of(tensor: Committed) -> Iterator[memoryview]:
+        def stored(left: int) -> Iterator[memoryview]:
             nonlocal rest
-            left = tensor.count * item_bytes(tensor.stored)
             while left > 0:
                 rest = rest or next(pieces)
                 view = rest[:left]
                 rest = rest[len(view):]
                 left -= len(view)
+                yield view
+
+        joined = _Joining(stored)
+
+        def bytes_of(tensor: Committed) -> Iterator[memoryview]:
+            views = (view for piece in tensor.compact for view in joined(piece)) \
+                if tensor.compact else stored(tensor.count * item_bytes(tensor.stored))
+            for view in views:
                 yield rounded(view, tensor)
 
         for tensor in tensors:

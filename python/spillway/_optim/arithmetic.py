@@ -12,22 +12,27 @@ A2  no entry is changed once it is made: a step makes another, so the pieces of 
 """
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Type
+import logging
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Type
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from .elementwise import Options, is_plain, make, on_host, step_of
-from .tiles import Field, Piece, Tile, item_bytes, name_of
-from .unchanged import Unchanged
+from .tiles import Field, Piece, Tile, name_of
+
+_log = logging.getLogger("spillway")
 
 MASTER = "master"
 HOST = torch.device("cpu")
 # Below this many elements a call costs more than the copy that makes one run of several pieces.
 _DIRECT_COUNT = 16384
+# So many steps may change nothing before that is said: a warm-up may begin with a rate of 0.
+_STEPS_UNCHANGED = 2
 
 
 class _OnDrives:
@@ -51,11 +56,12 @@ def memory_at(address: int, len_bytes: int) -> Tensor:
 
 
 def views_of(tile: Tile, memory: Tensor) -> Dict[str, Tensor]:
-    """The fields of a record, flat."""
+    """The fields of a record, flat; of compact masters the bytes."""
     views = {}
     for field, offset in zip(tile.fields, tile.offsets):
-        length = field.count(tile.count) * item_bytes(field.dtype)
-        views[field.name] = memory[offset:offset + length].view(field.dtype)
+        length = field.len_bytes(tile.count, len(tile.pieces))
+        view = memory[offset:offset + length]
+        views[field.name] = view if field.compact else view.view(field.dtype)
     return views
 
 
@@ -168,6 +174,65 @@ def are_equal(one: Entry, other: Entry) -> bool:
         elif value != other[name] or type(value) is not type(other[name]):
             return False
     return True
+
+
+class Unchanged:
+    """Warns once of steps that change no parameter: of no model, a rate of 0, or gradients of 0, of
+    which PyTorch says nothing. The first steps of an optimizer are looked at until one has changed
+    an element: then nothing is compared any more.
+
+    ``looking``: no step has changed anything so far, and nothing was said.
+    """
+
+    def __init__(self) -> None:
+        self.looking = True
+        self._steps = 0
+        self._stepped = False
+        self._nonzero = False
+
+    @contextlib.contextmanager
+    def look(self, params: Sequence[Tensor]) -> Iterator[None]:
+        """Around a step of these, which have gradients."""
+        if not self.looking:
+            yield
+            return
+        nonzero = any(param.grad is not None and bool(param.grad.any()) for param in params)
+        before = [param.clone() for param in params]
+        yield
+        self._stepped = True
+        self._nonzero = self._nonzero or nonzero
+        if not all(map(torch.equal, params, before)):
+            self.looking = False
+
+    def end_step(self, groups: Sequence[Dict[str, Any]], number: int) -> None:
+        """:param number: of the step that ends"""
+        if not self.looking:
+            return
+        self._steps += 1
+        if self._steps == _STEPS_UNCHANGED:
+            self.looking = False
+            _log.warning("steps %d to %d changed no parameter: %s",
+                         number - _STEPS_UNCHANGED + 1, number, self._why(groups))
+
+    def _why(self, groups: Sequence[Dict[str, Any]]) -> str:
+        params = [param for group in groups for param in group["params"]]
+        of_it = f"none of the optimizer's {len(params)} parameters"
+        if not self._stepped and not any(param.requires_grad for param in params):
+            return (f"{of_it} requires a gradient. Give it those of the model that is trained, and "
+                    "not copies; if they are frozen for now, this is as it should be")
+        if not self._stepped:
+            return (f"{of_it} has got a gradient. Are they those of the model that is trained? "
+                    "Copies, and what was replaced since the optimizer was made, get none")
+        rates = [group.get("lr") for group in groups]
+        if all(rate is not None and float(rate) == 0 for rate in rates):
+            return ("lr is 0 in all groups. Was it, or the scheduler that sets it, meant to be? If "
+                    "this is a long warm-up it is as it should be")
+        if not self._nonzero:
+            return ("all gradients are 0. Does the loss depend on these parameters, and is it not "
+                    "multiplied by 0?")
+        words = ", ".join(str(rate) for rate in rates[:4])
+        return (f"what the steps add is too small for the parameters' type: lr is {words}. Give a "
+                "larger one, or parameters of more bits")
 
 
 class Arithmetic:

@@ -11,8 +11,9 @@ import torch
 
 from .._core.library import Size, SpillwayError, size
 from ..store import Store
-from .tiles import (Field, Kept, Laid, Tile, Wholes, beside, cut, element_bytes, has_field,
-                    item_bytes, kept_bytes, name_of, run_name, whole)
+from .tiles import (Field, Kept, Laid, Tile, Wholes, beside, cut, element_bytes, has_whole,
+                    has_master, is_compact, item_bytes, kept_bytes, name_of, run_name, whole,
+                    with_fields)
 
 Memory = Union[Size, None]
 
@@ -35,12 +36,17 @@ FieldsOf = Callable[[int, torch.dtype], Kept]
 @dataclasses.dataclass(frozen=True)
 class Layout:
     """``tiles`` have what the optimizer keeps, and are used in each step; ``copies`` are of
-    parameters without a master, and are used by commits alone. ``gradients`` are beside tiles, one
-    for each or none at all, and of no commit."""
+    parameters without a master, or with a compact one, and are used by commits alone. ``gradients``
+    are beside tiles, one for each or none at all, and of no commit.
+
+    ``formers`` are records of a commit with the other kind of masters, each with the tile that
+    takes its place; ``former_copies`` are of the parameters of compact ones."""
 
     tiles: Tuple[Tile, ...]
     copies: Tuple[Tile, ...]
     gradients: Tuple[Tile, ...]
+    formers: Tuple[Tuple[Tile, Tile], ...]
+    former_copies: Tuple[Tile, ...]
     record_bytes_max: int
     memory_bytes: int
     state_bytes: int
@@ -58,6 +64,11 @@ class Layout:
 
 def _whole_pages(len_bytes: int) -> int:
     return -(-len_bytes // _PAGE_BYTES) * _PAGE_BYTES
+
+
+def run_prefix(compact: bool) -> str:
+    """Of the names of records: those with compact masters have others."""
+    return "compact" if compact else "state"
 
 
 def _runs_of(groups: Sequence[Sequence[Laid]]) -> List[Tuple[int, List[Laid]]]:
@@ -107,9 +118,9 @@ def least_bytes(groups: Sequence[Sequence[Laid]], fields_of: FieldsOf, master: s
     for number, run in _runs_of(groups):
         kept = fields_of(number, run[0].dtype)
         of_element = element_bytes(_beside_of(number, run))
-        if not has_field(kept, run, master):
+        if not has_whole(kept, run, master):
             of_element += 2 * item_bytes(run[0].dtype)
-        total += 2 * kept_bytes(kept, run) + sum(laid.count for laid in run) * of_element
+        total += 2 * kept_bytes(kept, run) + int(sum(laid.count for laid in run) * of_element)
     return total
 
 
@@ -149,33 +160,66 @@ def lay_out(groups: Sequence[Sequence[Laid]], fields_of: FieldsOf, master: str, 
     tile_bytes = _tile_bytes(state_bytes, given_bytes, arena_bytes, buffers)
     tiles: List[Tile] = []
     gradients: List[Tile] = []
+    formers: List[Tuple[Tile, Tile]] = []
+    former_copies: List[Tile] = []
     for number, run, kept in runs:
         extra = _beside_of(number, run)
+        prefix = run_prefix(is_compact(kept, run))
+        other = run_prefix(not is_compact(kept, run))
+        before = None  # how the commit has the run, if otherwise
+        if (has_master(kept, run, master)
+                and run_name(prefix, number, run[0].dtype) not in committed):
+            before = committed.get(run_name(other, number, run[0].dtype))
         if isinstance(kept, Wholes):
-            cut_of_run = whole("state", number, run, kept)
+            cut_of_run = whole(prefix, number, run, kept)
         else:
             limit = tile
             if limit is None:
-                limit = max(1, tile_bytes // max(1, element_bytes(kept), element_bytes(extra)))
-                limit = committed.get(run_name("state", number, run[0].dtype), limit)
-            cut_of_run = cut("state", number, run, kept, limit)
+                limit = int(tile_bytes // max(1, element_bytes(kept), element_bytes(extra)))
+                limit = committed.get(run_name(prefix, number, run[0].dtype),
+                                      before or max(1, limit))
+            cut_of_run = cut(prefix, number, run, kept, limit)
         tiles += cut_of_run
+        if before is not None:
+            formers += [(with_fields(item, other, _other_kind(item.fields, master)), item)
+                        for item in cut_of_run]
+            if not is_compact(kept, run):
+                former_copies += _copies(number, run, committed, 1)
         gradients += [beside(item, "gradients", *extra) for item in cut_of_run if extra]
     longest = max([item.len_bytes for item in (*tiles, *gradients) if item.fields] or [tile_bytes])
     copies: List[Tile] = []
     for number, run, kept in runs:
-        run = [laid for laid in run if not laid.on_drives]
-        if run and not has_field(kept, run, master):
-            field = Field("parameter", run[0].dtype)
-            limit = max(1, longest // element_bytes([field]))
-            limit = committed.get(run_name("parameters", number, run[0].dtype), limit)
-            copies += cut("parameters", number, run, [field], limit)
-    longest = _whole_pages(max([item.len_bytes for item in (*tiles, *copies, *gradients)]
-                               or [longest]))
+        if not has_whole(kept, run, master):
+            copies += _copies(number, run, committed, longest)
+    former = [item for item, _ in formers]
+    longest = _whole_pages(max([item.len_bytes for item in (*tiles, *copies, *gradients, *former,
+                                                            *former_copies)] or [longest]))
     memory_bytes = _checked(given_bytes, buffers * longest, state_bytes, arena_bytes,
                             any(item.shape is not None and _whole_pages(item.len_bytes) == longest
                                 for item in tiles))
-    return Layout(tuple(tiles), tuple(copies), tuple(gradients), longest, memory_bytes, state_bytes)
+    return Layout(tuple(tiles), tuple(copies), tuple(gradients), tuple(formers),
+                  tuple(former_copies), longest, memory_bytes, state_bytes)
+
+
+def _copies(number: int, run: Sequence[Laid], committed: Mapping[str, int],
+            longest: int) -> List[Tile]:
+    """Records of the parameters of a run that are in memory.
+
+    :param longest: bytes of the longest one, if the commit has none
+    """
+    run = [laid for laid in run if not laid.on_drives]
+    if not run:
+        return []
+    field = Field("parameter", run[0].dtype)
+    limit = max(1, longest // item_bytes(field.dtype))
+    limit = committed.get(run_name("parameters", number, run[0].dtype), limit)
+    return cut("parameters", number, run, [field], limit)
+
+
+def _other_kind(fields: Sequence[Field], master: str) -> List[Field]:
+    """The same with masters of the other kind."""
+    return [dataclasses.replace(field, compact=not field.compact) if field.name == master else field
+            for field in fields]
 
 
 def _checked(given_bytes: Optional[int], least: int, state_bytes: int, arena_bytes: int,

@@ -71,6 +71,10 @@ class Records:
             if tile.name not in self._numbers:
                 self._numbers[tile.name] = self.state.add(tile.name, tile.len_bytes,
                                                           tile.description)
+        for tile in (*[former for former, _ in self.layout.formers], *self.layout.former_copies):
+            if tile.name not in self._numbers:
+                self._numbers[tile.name] = self.state.add_former(tile.name, tile.len_bytes,
+                                                                 tile.description)
         for tile in self.layout.gradients:
             if tile.name not in self._numbers:
                 self._numbers[tile.name] = self.state.add_transient(tile.name, tile.len_bytes)
@@ -91,8 +95,8 @@ class Records:
             if f"{tile.name} " in words + " ":
                 words += f" (here it is of {', '.join(tile.parameters)})"
         return (f"{words}. The names, shapes and types of parameters, their groups, what the class "
-                "keeps for them, whether they are on drives (offload(parameters=True)), and tile= "
-                "must be those of the commit, which is unchanged")
+                "keeps for them, whether they are on drives (offload(parameters=True)) and have "
+                "masters, and tile= must be those of the commit, which is unchanged")
 
     def object(self, name: str) -> int:
         """What the commit that was attached has by this name, or what was set since."""

@@ -4,13 +4,12 @@
 S1  a parameter's entry changes when all its pieces have been stepped, and not before
 S2  between tiles all is whole: a step that ends there for an error can be finished later. Inside of
     a tile it is not: what comes then ends the use of this state
-S3  a master is in its record from the first time that the record is written
 """
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import (AbstractSet, Any, Callable, ContextManager, Dict, List, Optional, Sequence, Set,
+from typing import (AbstractSet, Any, Callable, ContextManager, Dict, List, Optional, Sequence,
                     Tuple)
 
 import torch
@@ -21,6 +20,7 @@ from .arithmetic import (MASTER, ON_DRIVES, Arithmetic, Entry, local_of, part_of
                          read_piece, write_piece)
 from .elementwise import Options
 from .interleaved import Interleaved
+from .masters import Masters, master_is_compact, master_of
 from .records import Records, Taken
 from .tiles import Piece, Tile
 
@@ -93,7 +93,7 @@ class Tiled:
         self.entries: List[Entry] = [None] * len(params)
         self._arithmetic = arithmetic
         self._params = params
-        self._mastered: Set[Tuple[str, int]] = set()  # tile and offset of the piece
+        self._masters = Masters(params)
         self._ascending = True
         self._pass: Optional[_Pass] = None
         self._broken: Optional[str] = None
@@ -201,11 +201,11 @@ class Tiled:
             gradient = held.enter_context(self._gradients.of_tile(tile))
             taken = held.enter_context(self.records.taken(tile))
             try:
-                self._fill_masters(tile, taken)
+                self._masters.views(tile, taken)
                 taken.changed = True
                 after = device.begin(tile, taken, memory, held, lambda views: (
                     arithmetic.step(tile, views, group, self.entries, pieces, gradient)))
-                self._note_masters(tile)
+                self._masters.note(tile)
             except BaseException as error:
                 self.end_use("a step", error)
                 raise
@@ -223,10 +223,9 @@ class Tiled:
         try:
             with self._gradients.of_tile(tile) as gradient, self.records.taken(tile) as taken:
                 inside = taken.changed = True
-                self._fill_masters(tile, taken)
-                after = self._arithmetic.step(tile, taken.views, group, self.entries, pieces,
-                                              gradient)
-                self._note_masters(tile)
+                views = self._masters.views(tile, taken)
+                after = self._arithmetic.step(tile, views, group, self.entries, pieces, gradient)
+                self._masters.keep(tile, taken, views)
                 inside = False
         except BaseException as error:
             if inside:
@@ -238,22 +237,6 @@ class Tiled:
         """What came in between has left things half done (S2)."""
         words = str(error) or type(error).__name__
         self._broken = _BROKEN.format(what=what, error=words)
-
-    # ---- Masters ---------------------------------------------------------------------------------
-
-    def _fill_masters(self, tile: Tile, taken: Taken) -> None:
-        """What is not in the record yet comes from the parameter."""
-        if MASTER not in taken.views:
-            return
-        for piece in tile.pieces:
-            if (tile.name, piece.offset) not in self._mastered:
-                into = taken.views[MASTER][piece.offset:piece.end]
-                read_piece(self._params[piece.parameter], piece, into)
-                taken.changed = True
-
-    def _note_masters(self, tile: Tile) -> None:
-        if any(field.name == MASTER for field in tile.fields):
-            self._mastered.update((tile.name, piece.offset) for piece in tile.pieces)
 
     # ---- All of it -------------------------------------------------------------------------------
 
@@ -287,6 +270,9 @@ class Tiled:
             })
 
         def gather(tile: Tile, taken: Taken) -> None:
+            views = self._masters.views(tile, taken)
+            if taken.changed:
+                self._masters.keep(tile, taken, views)
             for piece in tile.pieces:
                 state = whole[piece.parameter]
                 for field in tile.fields if state is not None else ():
@@ -299,7 +285,7 @@ class Tiled:
                     into = state[field.name].view(-1)
                     if field.shape is None:
                         into = into[piece.start:piece.stop]
-                    into.copy_(part_of(taken.views[field.name], field, piece))
+                    into.copy_(part_of(views[field.name], field, piece))
 
         tiles = [tile for tile in self.records.layout.tiles
                  if any(whole[piece.parameter] is not None for piece in tile.pieces)]
@@ -315,22 +301,24 @@ class Tiled:
                 name: ON_DRIVES if name in names and isinstance(value, Tensor) else value
                 for name, value in state.items() if name != MASTER
             })
-        self._mastered.clear()
+        self._masters.forget()
 
         def scatter(tile: Tile, taken: Taken) -> None:
-            self._fill_masters(tile, taken)
+            views = self._masters.views(tile, taken)
             for piece in tile.pieces:
                 state = whole[piece.parameter] or {}
                 for field in tile.fields:
                     value = state.get(field.name)
                     if isinstance(value, Tensor):
-                        into = part_of(taken.views[field.name], field, piece)
+                        into = part_of(views[field.name], field, piece)
                         if field.shape is None:
                             read_piece(value, piece, into)
                         else:
                             into.copy_(value.reshape(-1))
             taken.changed = True
-            self._note_masters(tile)
+            self._masters.round(tile, [piece for piece in tile.pieces if isinstance(
+                (whole[piece.parameter] or {}).get(MASTER), Tensor)], views)
+            self._masters.keep(tile, taken, views)
 
         tiles = [tile for tile in self.records.layout.tiles
                  if any(whole[piece.parameter] is not None for piece in tile.pieces)]
@@ -344,17 +332,17 @@ class Tiled:
             its parameter goes into the master
         """
         def fill(tile: Tile, taken: Taken) -> None:
+            views = self._masters.views(tile, taken)
             for piece in tile.pieces:
-                into = taken.views[MASTER][piece.offset:piece.end]
+                into = views[MASTER][piece.offset:piece.end]
                 read_piece(values[piece.parameter], piece, into)
             taken.changed = True
-            self._note_masters(tile)
+            self._masters.keep(tile, taken, views)
 
         for param, value in zip(self._params, values):
             local_of(param).detach().copy_(value)
-        self._mastered.clear()
-        finer = [tile for tile in self.records.layout.tiles
-                 if any(field.name == MASTER for field in tile.fields)
+        self._masters.forget()
+        finer = [tile for tile in self.records.layout.tiles if master_of(tile) is not None
                  and any(values[piece.parameter].dtype is not tile.dtype for piece in tile.pieces)]
         if finer:
             self.visit(finer, fill, "load_parameters()")
@@ -368,13 +356,10 @@ class Tiled:
             taken.changed = True
 
         def save_masters(tile: Tile, taken: Taken) -> None:
-            self._fill_masters(tile, taken)
-            self._note_masters(tile)
+            self._masters.keep(tile, taken, self._masters.views(tile, taken))
 
         layout = self.records.layout
-        new = [tile for tile in layout.tiles
-               if any(field.name == MASTER for field in tile.fields)
-               and any((tile.name, piece.offset) not in self._mastered for piece in tile.pieces)]
+        new = [tile for tile in layout.tiles if self._masters.missing(tile)]
         if new:
             self.visit(new, save_masters)
         if layout.copies:
@@ -389,15 +374,41 @@ class Tiled:
                     write_piece(self._params[piece.parameter], piece, view[piece.offset:piece.end])
 
         layout = self.records.layout
-        masters = [tile for tile in layout.tiles
-                   if any(field.name == MASTER for field in tile.fields)]
-        to_visit = [tile for tile in (*masters, *layout.copies)
+        runs = {(tile.group, tile.dtype) for tile, _ in layout.formers}
+        whole = [tile for tile in layout.tiles
+                 if master_of(tile) is not None and not master_is_compact(tile)
+                 and (tile.group, tile.dtype) not in runs]
+        copies = [tile for tile in layout.copies if (tile.group, tile.dtype) not in runs]
+        to_visit = [tile for tile in (*whole, *copies, *layout.former_copies)
                     if not all(piece.parameter in self._on_drives for piece in tile.pieces)]
         if to_visit:
             self.visit(to_visit, restore, "resume()")
-        for tile in masters:
-            self._note_masters(tile)
+        for tile in (*layout.tiles, *[former for former, _ in layout.formers]):
+            self._masters.note(tile)
+        if layout.formers:
+            self._convert(layout.formers, layout.former_copies)
         self.entries = list(entries)
+
+    def _convert(self, formers: Sequence[Tuple[Tile, Tile]], copies: Sequence[Tile]) -> None:
+        """Tiles with one kind of masters from a commit's with the other."""
+        try:
+            self.records.begin_pass([tile for pair in formers for tile in pair])
+            for former, tile in formers:
+                with self.records.taken(former) as old, self.records.taken(tile) as new:
+                    before = self._masters.views(former, old)
+                    views = {**new.views, **before}
+                    for name in new.views:
+                        if name != MASTER or not master_is_compact(tile):
+                            new.views[name].copy_(before[name])
+                    new.changed = True
+                    self._masters.round(tile, tile.pieces, views)
+                    self._masters.keep(tile, new, views)
+                self.records.clear(former)
+            for copy in copies:
+                self.records.clear(copy)
+        except BaseException as error:
+            self.end_use("resume()", error)
+            raise
 
 
 def _the_same(one: Dict[int, Tuple[Tensor, int]], other: Dict[int, Tuple[Tensor, int]]) -> bool:

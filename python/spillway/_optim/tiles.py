@@ -22,20 +22,52 @@ import torch
 _ALIGN_BYTES = 64
 # Of a tile's description: C takes 64 KiB.
 _DESCRIPTION_BYTES_MAX = 32 << 10
+# What a description has in place of the type of a field of compact masters.
+COMPACT = "compact"
 
 
 @dataclasses.dataclass(frozen=True)
 class Field:
     """What a record has for each element of its parameters, or, of a parameter that is stepped as a
-    whole, a tensor of this shape."""
+    whole, a tensor of this shape. ``compact``: float32 masters of bfloat16 parameters, without what
+    these have (Compact)."""
 
     name: str
     dtype: torch.dtype
     shape: Optional[Tuple[int, ...]] = None
+    compact: bool = False
 
-    def count(self, elements: int) -> int:
-        """In a record of that many elements."""
-        return elements if self.shape is None else math.prod(self.shape)
+    def len_bytes(self, elements: int, pieces: int) -> int:
+        """In a record of that many."""
+        if self.compact:
+            return Compact.of(elements, pieces).len_bytes
+        count = elements if self.shape is None else math.prod(self.shape)
+        return count * item_bytes(self.dtype)
+
+    @property
+    def element_bytes(self) -> float:
+        return COMPACT_BYTES if self.compact else item_bytes(self.dtype)
+
+
+# 16 bits and one.
+COMPACT_BYTES = 2.125
+
+
+@dataclasses.dataclass(frozen=True)
+class Compact:
+    """A field of compact masters: two bytes of each, from the beginning; a bit of each, from
+    ``carry`` on; eight bytes of each piece, from ``sums`` on, which are a checksum of the parameter
+    that they belong to. docs/FORMAT.md has more."""
+
+    carry: int
+    sums: int
+    len_bytes: int
+
+    @staticmethod
+    def of(elements: int, pieces: int) -> "Compact":
+        carry = _aligned(2 * elements)
+        sums = _aligned(carry + -(-elements // 8))
+        return Compact(carry, sums, sums + 8 * pieces)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,33 +150,51 @@ def item_bytes(dtype: torch.dtype) -> int:
     return torch.empty(0, dtype=dtype, device="cpu").element_size()
 
 
-def element_bytes(fields: Sequence[Field]) -> int:
+def element_bytes(fields: Sequence[Field]) -> float:
     """Bytes of a record per element."""
-    return sum(item_bytes(field.dtype) for field in fields)
+    return sum(field.element_bytes for field in fields)
 
 
 def kept_bytes(kept: Kept, parameters: Sequence[Laid]) -> int:
     """Of the records of these, without what aligns their fields."""
-    return sum(field.count(laid.count) * item_bytes(field.dtype) for laid in parameters
+    return sum(field.len_bytes(laid.count, 1) for laid in parameters
                for field in fields_for(kept, laid.shape))
 
 
-def has_field(kept: Kept, parameters: Sequence[Laid], name: str) -> bool:
-    """Whether the records of these have it."""
-    return any(field.name == name for field in fields_for(kept, parameters[0].shape))
+def field_of(fields: Sequence[Field], name: str) -> Optional[Field]:
+    return next((field for field in fields if field.name == name), None)
+
+
+def has_master(kept: Kept, parameters: Sequence[Laid], name: str) -> bool:
+    """Whether the records of these have such a field."""
+    return field_of(fields_for(kept, parameters[0].shape), name) is not None
+
+
+def has_whole(kept: Kept, parameters: Sequence[Laid], name: str) -> bool:
+    """Whether the records of these have such a field, and all of it."""
+    field = field_of(fields_for(kept, parameters[0].shape), name)
+    return field is not None and not field.compact
+
+
+def is_compact(kept: Kept, parameters: Sequence[Laid]) -> bool:
+    """Whether the records of these have compact masters."""
+    return any(field.compact for field in fields_for(kept, parameters[0].shape))
 
 
 def name_of(dtype: torch.dtype) -> str:
     return str(dtype).replace("torch.", "")
 
 
-def _offsets(fields: Sequence[Field], count: int) -> Tuple[Tuple[int, ...], int]:
+def _aligned(len_bytes: int) -> int:
+    return -(-len_bytes // _ALIGN_BYTES) * _ALIGN_BYTES
+
+
+def _offsets(fields: Sequence[Field], count: int, pieces: int) -> Tuple[Tuple[int, ...], int]:
     """(where each field begins, how long the record is), in bytes"""
     offsets, end = [], 0
     for field in fields:
         offsets.append(end)
-        length = field.count(count) * item_bytes(field.dtype)
-        end += -(-length // _ALIGN_BYTES) * _ALIGN_BYTES
+        end += _aligned(field.len_bytes(count, pieces))
     return tuple(offsets), max(end, _ALIGN_BYTES)
 
 
@@ -207,22 +257,35 @@ def whole(prefix: str, group: int, parameters: Sequence[Laid], wholes: Wholes) -
 def _tile(name: str, group: int, laid_of: Mapping[int, Laid], pieces: Sequence[Piece],
           fields: Sequence[Field], limit: int) -> Tile:
     count, dtype = pieces[-1].end, laid_of[pieces[0].parameter].dtype
-    offsets, len_bytes = _offsets(fields, count)
+    offsets, len_bytes = _offsets(fields, count, len(pieces))
     description = json.dumps({
         "parameters": [_described(laid_of[piece.parameter], piece) for piece in pieces],
         "dtype": name_of(dtype),
         "tile": limit,
-        "fields": [[field.name, name_of(field.dtype), offset,
-                    *([] if field.shape is None else [list(field.shape)])]
-                   for field, offset in zip(fields, offsets)],
+        "fields": _fields_described(fields, offsets),
     }).encode()
     return Tile(name, group, dtype, tuple(fields), offsets, count, tuple(pieces), len_bytes,
                 description)
 
 
+def _fields_described(fields: Sequence[Field], offsets: Sequence[int]) -> List[Any]:
+    return [[field.name, COMPACT if field.compact else name_of(field.dtype), offset,
+             *([] if field.shape is None else [list(field.shape)])]
+            for field, offset in zip(fields, offsets)]
+
+
+def with_fields(tile: Tile, prefix: str, fields: Sequence[Field]) -> Tile:
+    """A record of other fields for the same pieces."""
+    offsets, len_bytes = _offsets(fields, tile.count, len(tile.pieces))
+    said = {**json.loads(tile.description), "fields": _fields_described(fields, offsets)}
+    return dataclasses.replace(
+        tile, name=f"{prefix}/{tile.name.partition('/')[2]}", fields=tuple(fields),
+        offsets=offsets, len_bytes=len_bytes, description=json.dumps(said).encode())
+
+
 def beside(tile: Tile, prefix: str, field: Field) -> Tile:
     """A record with one field for the same pieces, of which no commit has a description."""
-    offsets, len_bytes = _offsets([field], tile.count)
+    offsets, len_bytes = _offsets([field], tile.count, len(tile.pieces))
     name = f"{prefix}/{tile.name.partition('/')[2]}"
     return Tile(name, tile.group, field.dtype, (field,), offsets, tile.count, tile.pieces,
                 len_bytes, b"")
