@@ -119,8 +119,8 @@ def _cache_rows(stats: CacheStats) -> Iterable[Row]:
         yield "  peak predicted", f"{peak} of {kept}"
         yield "  written in a step", bytes_text(stats.plan_bytes_written)
         if stats.plan_tensors_host:
-            tensors = f"{stats.plan_tensors_host} tensors"
-            yield "  in host memory", f"{bytes_text(stats.plan_bytes_host)} in {tensors}"
+            yield "  in host memory", (f"{bytes_text(stats.plan_bytes_host)} in "
+                                       f"{stats.plan_tensors_host} tensors")
         if stats.plan_scopes_again:
             seconds = f"{stats.plan_again_ns / 1e9:.3g} s"
             yield "  recomputed in a step", f"{stats.plan_scopes_again} scopes in {seconds}"
