@@ -69,7 +69,7 @@ def names_of(off):
 
 
 def another_operation(_store, how_late, first, then, at):
-    """From one step on, in the same places: it is kept, and then found anew."""
+    """From one step on, in the same places: it is kept, and a later step watched."""
     machine.be_late(1, *how_late)
 
     def function(x, step):
@@ -86,7 +86,7 @@ def another_operation(_store, how_late, first, then, at):
 
 @functools.lru_cache(maxsize=None)
 def noisy():
-    """An operation that gives other bits when nobody of the model calls it."""
+    """An operation that gives other bits when the model does not call it."""
     library = torch.library.Library("spillway_tests", "DEF")
     library.define("noisy(Tensor x) -> Tensor")
     state = {"inside": False, "library": library, "again": 0}

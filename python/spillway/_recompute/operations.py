@@ -376,7 +376,7 @@ class Operations:
         """On the device."""
         if self._whole_steps == 0:
             return compared(recipe, self._value, tensor, whole=False)
-        session.recompute_begin()  # of later steps it is no part
+        session.recompute_begin()  # later steps are without it
         try:
             return compared(recipe, self._value, tensor, whole=True)
         finally:
