@@ -313,3 +313,11 @@ EXPORT void spw_malloc_stats(struct spw_malloc_stats *stats, size_t size)
 	unlock_spans();
 	memcpy(stats, &now, size < sizeof(now) ? size : sizeof(now));
 }
+
+EXPORT void spw_malloc_step(void)
+{
+	lock_spans();
+	if (spans.count > 0)
+		spw_spans_step(&spans);
+	unlock_spans();
+}

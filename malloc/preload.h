@@ -14,6 +14,9 @@
  * SPILLWAY_MALLOC_PID          the process that reports another allocator on stderr (default: no
  *                              process)
  *
+ * spw_malloc_step() says that a step of training begins: what stays resident while free is then
+ * bounded by what the last few steps had in use, and no longer by all since the program began.
+ *
  * Thread-safe, also across fork(). A double free aborts the program, as with libc. As with every
  * preloaded allocator, so does a library loaded with RTLD_DEEPBIND: it calls libc's free() with
  * blocks that others have allocated.
@@ -35,5 +38,6 @@ struct spw_malloc_stats {
 
 __attribute__((visibility("default"))) void spw_malloc_stats(struct spw_malloc_stats *stats,
 							     size_t size);
+__attribute__((visibility("default"))) void spw_malloc_step(void);
 
 #endif

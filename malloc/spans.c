@@ -12,11 +12,12 @@
  *   When no call runs, and the system has not refused to take memory back:
  *   4. resident_free_bytes is the length of all dirty free blocks, at most resident_max_bytes.
  *   5. used_bytes + resident_free_bytes <= used_max_bytes: no more is resident than the most that
- *      was ever in use at one time.
+ *      was in use at one time, in the last steps or ever.
  */
 #include "malloc/spans.h"
 
 #include <errno.h>
+#include <string.h>
 #include <sys/mman.h>
 
 enum { INSIDE, USED, DIRTY, CLEAN };
@@ -151,6 +152,14 @@ static void hold_peak(struct spw_spans *spans)
 	}
 }
 
+static void note_used(struct spw_spans *spans)
+{
+	if (spans->step_max_bytes[0] < spans->used_bytes)
+		spans->step_max_bytes[0] = spans->used_bytes;
+	if (spans->used_max_bytes < spans->used_bytes)
+		spans->used_max_bytes = spans->used_bytes;
+}
+
 /* Return all free memory to the system: all free blocks become clean, so that neighbours join. */
 static void purge(struct spw_spans *spans)
 {
@@ -237,8 +246,7 @@ void *spw_spans_take(struct spw_spans *spans, size_t len_bytes, bool *zeroed)
 	spans->used_bytes += units * SPW_SPAN_BYTES;
 	spans->taken++;
 	spans->reused += state == DIRTY;
-	if (spans->used_max_bytes < spans->used_bytes)
-		spans->used_max_bytes = spans->used_bytes;
+	note_used(spans);
 	hold_peak(spans);
 	*zeroed = state == CLEAN;
 	return spans->base + first * SPW_SPAN_BYTES;
@@ -268,4 +276,17 @@ void spw_spans_give(struct spw_spans *spans, void *block)
 		give_back(spans, first, len);
 	else
 		free_join(spans, first, len, DIRTY);
+}
+
+void spw_spans_step(struct spw_spans *spans)
+{
+	memmove(spans->step_max_bytes + 1, spans->step_max_bytes,
+		sizeof(spans->step_max_bytes) - sizeof(spans->step_max_bytes[0]));
+	spans->step_max_bytes[0] = 0;
+	spans->used_max_bytes = 0;
+	note_used(spans);
+	for (unsigned i = 1; i < SPW_SPAN_STEPS; i++)
+		if (spans->used_max_bytes < spans->step_max_bytes[i])
+			spans->used_max_bytes = spans->step_max_bytes[i];
+	hold_peak(spans);
 }

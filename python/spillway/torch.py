@@ -54,7 +54,7 @@ from ._core.torch_compat import (SavedTensorsHooks, has_compiled, in_backward, i
 from ._offload.arguments import (Sizes, cache_of, check_arguments, opened_store, parameters_of,
                                  rank_of_environment, with_former)
 from ._offload.explain import ScopePlan
-from ._offload.heap import Mapped, Resident
+from ._offload.heap import Mapped, Resident, step_begins
 from ._offload.reports import Reports
 from ._offload.resting import Resting
 from ._offload.session import Session
@@ -416,6 +416,7 @@ class Offload(Reports, contextlib.ContextDecorator):
             return
         self._next_trace()
         self._tell_progress()
+        step_begins()
         session = self._session
         if self._recomputer is not None:
             self._recomputer.step_begins()

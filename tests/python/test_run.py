@@ -325,3 +325,26 @@ def test_deepspeed_without_a_store(folder):
         done = under_run("print('started')", "--deepspeed", drives)
         assert done.returncode == status and words in done.stderr, done.stderr
         assert "started" not in done.stdout
+
+
+SHRINKING = """
+import torch, spillway.torch
+from torch import nn
+torch.manual_seed(1)
+torch.set_num_threads(1)
+model = nn.Sequential(*(nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(8)))
+off = spillway.torch.offload(model, None, recompute="operations")
+def step(rows):
+    with off:
+        model(torch.ones(rows, 64)).pow(2).mean().backward()
+    now = stats()
+    return now["used_bytes"] + now["resident_free_bytes"]
+print(json.dumps([step(1 << 16)] + [step(256) for _ in range(6)]))
+"""
+
+
+def test_a_longer_step_leaves_no_memory_behind():
+    """What it needed is there for the next few, and then goes back."""
+    long, *others = run(SHRINKING)
+    assert others[1] >= 0.9 * long > 100 << 20
+    assert others[-1] < 0.5 * long  # libraries hold some

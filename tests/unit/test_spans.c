@@ -229,10 +229,38 @@ SPANS_TEST(test_random)
 				blocks[i][0] = blocks[i][lens[i] - 1] = (unsigned char)(i + 1);
 			}
 		}
+		if (random_below(&random, 64) == 0)
+			spw_spans_step(spans);
 		if (round % 16 == 0)
 			(void)check(NULL);
 	}
 	assert_true(spans->reused > 0 && spans->returned_bytes > 0 && spans->refused > 0);
+}
+
+/* Free memory of a step that needed more goes back once some others have not. */
+SPANS_TEST(test_the_peak_is_that_of_the_last_steps)
+{
+	void *large, *small;
+
+	start(NO_LIMIT);
+	large = take(100 * SPW_SPAN_BYTES);
+	spw_spans_give(spans, large);
+	for (unsigned step = 0; step < SPW_SPAN_STEPS; step++) {
+		assert_int_equal(spans->resident_free_bytes, 100 * SPW_SPAN_BYTES);
+		spw_spans_step(spans);
+		small = take(10 * SPW_SPAN_BYTES);
+		spw_spans_give(spans, small);
+		(void)check(NULL);
+	}
+	assert_int_equal(spans->resident_free_bytes, 10 * SPW_SPAN_BYTES);
+	small = take(7 * SPW_SPAN_BYTES);
+	for (unsigned step = 0; step < 2 * SPW_SPAN_STEPS; step++)
+		spw_spans_step(spans); /* in which nothing is taken */
+	assert_int_equal(spans->used_bytes, 7 * SPW_SPAN_BYTES);
+	assert_int_equal(spans->resident_free_bytes, 0);
+	spw_spans_give(spans, small);
+	(void)check(NULL);
+	assert_int_equal(spans->resident_free_bytes, 7 * SPW_SPAN_BYTES);
 }
 
 CASE(test_no_range)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from typing import List, Optional
+from typing import Any, List, Optional
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # of malloc.h
 
@@ -95,6 +95,16 @@ class Mapped:
 
     def __del__(self) -> None:
         self.end()
+
+
+# `spillway run` keeps freed blocks for reuse; None: it does not run this process.
+_preloaded_step: Any = getattr(ctypes.CDLL(None), "spw_malloc_step", None)
+
+
+def step_begins() -> None:
+    """Of what steps before the last few had in use, nothing stays in the process."""
+    if _preloaded_step is not None:
+        _preloaded_step()
 
 
 def _status_bytes(name: str) -> int:
