@@ -326,7 +326,8 @@ bench-turns: ## step times of GPT, BERT and T5 kept, recomputed and spilled, ste
 .PHONY: bench-operations
 bench-operations: ## GPT, BERT, T5 and a Llama with single operations recomputed, no store: memory, time, every bit; BENCH_OPTIONS=
 	@scripts/deps.sh build demo && $(MAKE) --no-print-directory all && mkdir -p $(BUILD)/bench && \
-		SPILLWAY_LIBRARY=$(abspath $(BUILD))/libspillway.so $${PYTHON:-python3} tests/bench/operations.py --out $(BUILD)/bench $(BENCH_OPTIONS)
+		SPILLWAY_LIBRARY=$(abspath $(BUILD))/libspillway.so $${PYTHON:-python3} tests/bench/operations.py --out $(BUILD)/bench \
+			--command $(BUILD)/spillway $(BENCH_OPTIONS)
 
 .PHONY: fio-jobs
 fio-jobs: all ## the job files of fio's source by fio and by spillway bench: bytes and transfers of each job; ONLY=WORD

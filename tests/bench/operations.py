@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 # tests/bench/operations.py - single operations recomputed, in four models beside plain training
-"""Each step of a model runs plain, watched and with recompute="operations", without a store, in
-another order each time; ratios are of the same step. Plain steps run in the same process, so they
-pay for mapped blocks, too (docs/GUIDE.md, Memory of the process): ratios do not show it. Losses
-and all gradients are compared to the last bit. Writes operations.json.
+"""Each way of training runs in a process of its own, in turn, so that none pays for what another
+does to the process (docs/GUIDE.md, Memory of the process): plain; with recompute="operations",
+without a store; the same under `spillway run`. Ratios are of the same round; times are CPU time, of
+user and kernel. Losses and all gradients are compared to the last bit. Writes operations.json.
 Exit status: 0; 1 a bit differs; 130 interrupted."""
 import argparse
 import contextlib
+import ctypes
+import hashlib
+import json
+import resource
+import statistics
+import subprocess
 import sys
-import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,10 +29,12 @@ import common  # noqa: E402
 import gpt  # noqa: E402
 import spillway.torch as st  # noqa: E402
 import t5  # noqa: E402
-from rounds import rotated, shown  # noqa: E402
+from rounds import Rows, rotated, shown  # noqa: E402
+from spillway._offload import heap  # noqa: E402
 from spillway.bench import results  # noqa: E402
 
-UNTIMED = 3  # steps: measured, watched, timed by spillway itself
+# Steps: measured, watched, timed by spillway itself; and until `spillway run` has forgotten them.
+UNTIMED = 3 + 5
 # As the examples' attention; the scores are not saved.
 PEAKS = {"gpt": 0.62, "bert": 0.62, "t5": 0.7, "llama": 0.62}  # of plain training
 STEP = 1.03
@@ -90,53 +97,99 @@ def fused(attention, x, memory, mask):
     return attention.out(y.transpose(1, 2).flatten(2))
 
 
-class Ways:
-    """The same model trained in each way, a step at a time, with the same numbers."""
+OPTIONS = {"plain": None, "watched": {"mode": "observe"},
+           "operations": {"recompute": "operations"}, "run": {"recompute": "operations"}}
+WORDS = {"operations": "", "run": " under spillway run"}
 
-    def __init__(self, model):
-        self.model = model
-        self.watched = st.offload(model, None, mode="observe")
-        self.spared = st.offload(model, None, recompute="operations")
-        self.contexts = {"plain": contextlib.nullcontext(), "watched": self.watched,
-                         "operations": self.spared}
 
-    def step(self, way, inputs, targets, seed):
-        """(seconds, loss, gradients)"""
-        torch.manual_seed(seed)
+def used():
+    """(seconds of CPU time, page faults) of this process."""
+    now = resource.getrusage(resource.RUSAGE_SELF)
+    return now.ru_utime + now.ru_stime, now.ru_minflt
+
+
+def bytes_of(tensor):
+    """Without a copy."""
+    return (ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())
+
+
+class Training:
+    """Of one model in one way."""
+
+    def __init__(self, args):
+        model_of, batches_of = MODELS[args.child_model]
+        torch.manual_seed(1)
+        text = common.tokens_of((ROOT / "HACKING.md").read_bytes(), 4 * args.sequence)
+        self.batches = batches_of(args, text, torch.Generator().manual_seed(1))
+        self.model, self.seen = model_of(args), hashlib.sha256()
+        options = OPTIONS[args.child]
+        self.off = None if options is None else st.offload(self.model, None, **options)
+
+    def step(self, number):
+        """(seconds of CPU time, page faults)"""
+        inputs, targets = next(self.batches)
+        torch.manual_seed(number)
+        before = used()
         self.model.zero_grad()
-        began = time.perf_counter()
-        with self.contexts[way]:
+        with self.off or contextlib.nullcontext():
             loss = common.loss_of(self.model(*inputs), targets)
             loss.backward()
-        return time.perf_counter() - began, loss.item(), [
-            parameter.grad.clone() for parameter in self.model.parameters()]
+        took = [now - then for now, then in zip(used(), before)]
+        self.seen.update(loss.item().hex().encode())
+        for parameter in self.model.parameters():
+            self.seen.update(bytes_of(parameter.grad))
+        return took
+
+    def reset_peaks(self):
+        Path("/proc/self/clear_refs").write_text("5")  # of RSS
+        if self.off is not None:
+            self.off.reset_peak()
 
 
-def measure(args, name):
-    """Rows of one model."""
-    model_of, batches_of = MODELS[name]
-    torch.manual_seed(1)
-    text = common.tokens_of((ROOT / "HACKING.md").read_bytes(), 4 * args.sequence)
-    batches = batches_of(args, text, torch.Generator().manual_seed(1))
-    ways, ratios, peaks, differ = Ways(model_of(args)), [], [], 0
+def child(args):
+    """What a process tells its parent."""
+    training, steps = Training(args), []
     for number in range(UNTIMED + args.steps):
-        inputs, targets = next(batches)
-        found = {way: ways.step(way, inputs, targets, number)
-                 for way in rotated(list(ways.contexts), number)}
+        if number == UNTIMED:
+            training.reset_peaks()
+        steps.append(training.step(number))
+    cpu, faults = (statistics.median(each) for each in zip(*steps[UNTIMED:]))
+    off = training.off
+    print(json.dumps({"seen": training.seen.hexdigest(), "cpu": cpu, "faults": faults,
+                      "resident": heap._status_bytes("VmHWM"),
+                      "activations": 0 if off is None else off.activation_peak_bytes}))
+
+
+def in_child(args, name, way):
+    command = [sys.executable, __file__, *sys.argv[1:], "--child", way, "--child-model", name]
+    if way == "run":
+        command = [args.command, "run", "--", *command]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"{name}, {way}: exit status {done.returncode}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measure(args, name, rows):
+    """Of one model."""
+    watched = in_child(args, name, "watched")
+    for number in range(args.rounds):
+        ways = [way for way in OPTIONS if way != "watched"]
+        found = {way: in_child(args, name, way) for way in rotated(ways, number)}
         plain, spared = found["plain"], found["operations"]
-        differ += plain[1] != spared[1] or not all(map(torch.equal, plain[2], spared[2]))
-        if number >= UNTIMED:
-            ratios.append(spared[0] / plain[0])
-            peaks.append(ways.spared.activation_peak_bytes / ways.watched.activation_peak_bytes)
-        ways.watched.reset_peak()
-        ways.spared.reset_peak()
-        print(f"{name} {number + 1}/{UNTIMED + args.steps}", file=sys.stderr)
-    ways.watched.close()
-    ways.spared.close()
-    goal = PEAKS[name]
-    return [results.row(f"{name}: steps whose loss or gradients differ", differ, at_most=0),
-            results.row(f"{name}: peak of activations / plain", peaks, "ratio", at_most=goal),
-            results.row(f"{name}: step / plain", ratios, "ratio", at_most=STEP)]
+        rows.note(f"{name}: ways whose losses or gradients differ",
+                  sum(each["seen"] != plain["seen"] for each in (watched, *found.values())),
+                  at_most=0)
+        rows.note(f"{name}: peak of activations / plain",
+                  spared["activations"] / watched["activations"], "ratio", at_most=PEAKS[name])
+        for way, words in WORDS.items():
+            rows.note(f"{name}: CPU time of a step{words} / plain",
+                      found[way]["cpu"] / plain["cpu"], "ratio", at_most=STEP)
+            rows.note(f"{name}: peak of RSS{words} / plain",
+                      found[way]["resident"] / plain["resident"], "ratio")
+            rows.note(f"{name}: page faults of a step{words}", found[way]["faults"])
+        rows.note(f"{name}: page faults of a step, plain", plain["faults"])
+        print(f"{name} {number + 1}/{args.rounds}", file=sys.stderr)
 
 
 def main():
@@ -145,10 +198,13 @@ def main():
     option = parser.add_argument
     option("--models", default=",".join(MODELS), help="separated by commas (all)")
     for name, default in (("layers", 12), ("hidden", 512), ("sequence", 256), ("batch", 4),
-                          ("steps", 7)):
+                          ("steps", 5), ("rounds", 5)):
         option(f"--{name}", type=int, default=default, help=f"({default})")
     option("--scores", action="store_true", help="attention that saves its scores, as the examples")
     option("--out", default=".", help="folder for operations.json")
+    option("--command", default=ROOT / "build/spillway", help="spillway (build/spillway)")
+    option("--child", choices=OPTIONS, help=argparse.SUPPRESS)
+    option("--child-model", choices=MODELS, help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.heads, args.dropout, args.mode = max(1, args.hidden // 64), 0.0, "keep"
     unknown = set(args.models.split(",")) - set(MODELS)
@@ -157,14 +213,17 @@ def main():
     if not args.scores:
         common.Attention.forward = fused
     torch.set_num_threads(1)
-    rows, where = [], results.machine()
+    if args.child:
+        return child(args)
+    rows, shown_rows, where = Rows(), [], results.machine()
     title = (f"Single operations recomputed: {args.layers} layers, hidden {args.hidden}, "
              f"{args.batch} x {args.sequence} tokens, host tensors, no store")
-    with shown("operations", rows):
+    with shown("operations", shown_rows):
         for name in args.models.split(","):
-            rows += measure(args, name)
-            results.write(Path(args.out, "operations.json"), title, rows, where)
-    return 0 if all(row["met"] for row in rows if "differ" in row["name"]) else 1
+            measure(args, name, rows)
+            shown_rows[:] = rows.all()
+            results.write(Path(args.out, "operations.json"), title, shown_rows, where)
+    return 0 if all(row["met"] for row in shown_rows if "differ" in row["name"]) else 1
 
 
 if __name__ == "__main__":
