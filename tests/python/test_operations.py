@@ -16,7 +16,7 @@ import spillway
 import spillway.torch
 from offloading import equal, gradients_of, left_in, same_bits
 from spillway._core import torch_compat
-from spillway._recompute import operations, recompute
+from spillway._recompute import operations, recompute, watch
 from spillway._recompute.expressions import Call, Leaf, Rows
 
 pytestmark = pytest.mark.skipif(torch_compat.is_before(recompute.OLDEST),
@@ -415,6 +415,20 @@ def test_another_operation(first, then):
     model = Changing(first, then)
     off = same(model, steps=10)
     assert off.stats().tensors_given_up > 0
+
+
+def test_an_operation_that_was_interrupted_while_it_was_timed(monkeypatch):
+    """Others like it tell how long it takes."""
+    ended = watch.Watch.ended
+
+    def interrupted(self):
+        found = ended(self)
+        list(found.values())[0].cost_ns = 1 << 60
+        return found
+
+    monkeypatch.setattr(watch.Watch, "ended", interrupted)
+    monkeypatch.setattr(operations, "SLACK", 1e6)
+    assert names(same(Changing(F.gelu, F.gelu))) == ["gelu"] * 3
 
 
 def test_what_the_loss_saves_is_kept():
