@@ -53,6 +53,7 @@ from ._core.torch_compat import (SavedTensorsHooks, has_compiled, in_backward, i
                                  register_forward_pre_hook)
 from ._offload.arguments import (Sizes, cache_of, check_arguments, opened_store, parameters_of,
                                  rank_of_environment, with_former)
+from ._offload import checkpoint_inputs
 from ._offload.explain import ScopePlan
 from ._offload.heap import Mapped, Resident, step_begins
 from ._offload.reports import Reports
@@ -218,6 +219,7 @@ class Offload(Reports, contextlib.ContextDecorator):
                 "an offload context is active in this thread already: autograd serves only the "
                 "innermost one: leave the first before entering the next")
         self._session.cache.handle  # a closed store is reported now, not in backward
+        checkpoint_inputs.install(_innermost)
         self._hooks = SavedTensorsHooks(self._session.pack, hooks_loader.hooks.unpack)
         try:
             # From here on leaving it undoes what has been done, whatever comes in between.
@@ -684,6 +686,13 @@ def _note_made(model: nn.Module, mode: str) -> None:
             "offload() was called %d times for one %s, and none of them saw a second step: the "
             "first is measured, and later ones follow its plan. Make it once, before the loop, "
             "and enter that `with off:` in each step", _MADE_MAX + 1, type(model).__name__)
+
+
+def _innermost() -> Optional[Session]:
+    """Whose hooks save what is saved now in this thread; None: other hooks, or none."""
+    off: Optional[Offload] = getattr(_active, "offload", None)
+    hooks = None if off is None else off._hooks
+    return off._session if off is not None and hooks and hooks.are_innermost() else None
 
 
 def _device_of(device: torch.device, cache: Cache) -> Any:

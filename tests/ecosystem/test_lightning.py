@@ -15,7 +15,8 @@ import spillway.torch
 from places import wait_after_layers
 from spillway.integrations.lightning import SpillwayCallback
 
-WIDTH, LAYERS, BATCHES = 128, 6, 8
+WIDTH, LAYERS, BATCHES, ROWS = 128, 10, 8, 16
+INPUT_BYTES = 4 * ROWS * WIDTH
 SPILL = {"mode": "spill", "sizes": spillway.torch.Sizes(min_bytes=0)}
 
 
@@ -32,7 +33,10 @@ def make_module(package, recompute, whole, shards):
 
         def forward(self, x):
             for layer in self.layers:
-                x = checkpoint(layer, x, use_reentrant=False) if recompute else layer(x)
+                if recompute == "by name":
+                    x = checkpoint(layer, input=x, use_reentrant=False)
+                else:
+                    x = checkpoint(layer, x, use_reentrant=False) if recompute else layer(x)
             return x
 
         def configure_model(self):
@@ -64,8 +68,8 @@ def fit(folder, callbacks, name="lightning.pytorch", ckpt_path=None, recompute=F
     module = make_module(package, recompute, whole, shards)
     if prepared is not None:
         prepared(module)
-    rows = torch.randn(16 * batches, WIDTH, generator=torch.Generator().manual_seed(1))
-    loader = DataLoader(TensorDataset(rows), 16)
+    rows = torch.randn(ROWS * batches, WIDTH, generator=torch.Generator().manual_seed(1))
+    loader = DataLoader(TensorDataset(rows), ROWS)
     trainer = package.Trainer(**{
         "max_epochs": 1, "accelerator": "cpu", "logger": False, "enable_progress_bar": False,
         "enable_model_summary": False, "enable_checkpointing": False,
@@ -86,7 +90,7 @@ def assert_same(one, other):
 
 @pytest.mark.parametrize("options", [
     {}, {"accumulate_grad_batches": 3}, {"precision": "bf16-mixed"}, {"val_check_interval": 2},
-    {"recompute": True}, {"whole": False}, {"gradient_clip_val": 0.1},
+    {"recompute": True}, {"recompute": "by name"}, {"whole": False}, {"gradient_clip_val": 0.1},
     {"name": "pytorch_lightning"}], ids=str)
 def test_the_same_losses(folder, drives, options):
     plain = fit(folder, [], **options)
@@ -98,16 +102,20 @@ def test_the_same_losses(folder, drives, options):
     assert callback.stats.bytes_spilled + callback.stats.bytes_forwarded > 0
 
 
-@pytest.mark.parametrize("whole", [True, False])
-def test_less_memory(folder, drives, whole):
+@pytest.mark.parametrize("options, saved", [
+    ({"whole": True}, 3), ({"whole": False}, 3), ({"recompute": True}, 1),
+    ({"recompute": "by name"}, 1)], ids=str)
+def test_less_memory(folder, drives, options, saved):
+    """:param saved: by each layer, in sizes of its input"""
     peaks = {}
     for mode in ("observe", "spill"):
         callback = SpillwayCallback(drives, mode=mode, sizes=spillway.torch.Sizes(
                 min_bytes=0, prefetch_bytes="16KiB"))
 
-        fit(folder, [callback], whole=whole,
+        fit(folder, [callback], **options,
             prepared=lambda module: wait_after_layers(module, lambda: callback.off))
         peaks[mode] = callback.stats.activation_bytes_max
+    assert peaks["observe"] >= LAYERS * saved * INPUT_BYTES
     assert peaks["spill"] < 0.7 * peaks["observe"], peaks
 
 

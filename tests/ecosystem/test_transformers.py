@@ -100,7 +100,7 @@ def test_the_same_losses(folder, drives, name, kind):
     assert callback.stats.steps == 12  # micro-batches
 
 
-@pytest.mark.parametrize("kind", ["plain", "accumulation", "bf16"])
+@pytest.mark.parametrize("kind", ["plain", "accumulation", "bf16", "checkpointing"])
 @pytest.mark.parametrize("name", ["llama", "t5"])
 def test_less_memory(folder, drives, name, kind):
     """Than what plain training holds, which mode "observe" counts."""

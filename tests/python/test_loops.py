@@ -359,7 +359,7 @@ def checkpoints_reentrant(where):
 
 
 def checkpoint_inputs_in_lists(where):
-    """They are not seen by hooks (xtuner 1979): they stay in memory, and the gradient is right."""
+    """Where PyTorch does not show them to hooks (xtuner 1979), and the test holds the list."""
     x = torch.randn(300, 300, requires_grad=True)
     with where.context():
         held = [x.exp(), {"more": x.sin()}]

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: MIT
+# tests/python/test_checkpoint_inputs.py - what checkpoints get in keyword arguments and containers
+import contextlib
+import functools
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from offloading import (assert_same_run, equal, gradients_of, left_in, offload_all,
+                        trained)
+from spillway._core.torch_compat import is_before
+from spillway._offload import checkpoint_inputs
+
+pytestmark = pytest.mark.skipif(
+    is_before("2.6"), reason="PyTorch does not tell which hooks are the innermost")
+
+WIDTH, LAYERS, ROWS = 64, 5, 96
+INPUT = 4 * WIDTH * ROWS
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Dropout(0.1),
+                                   nn.Linear(WIDTH, WIDTH))
+
+    def forward(self, x=None, boxed=None):
+        if boxed is not None:
+            x = boxed["x"] if isinstance(boxed, dict) else boxed[0]
+        return x + self.inner(x)
+
+
+CALLS = {
+    "keyword": lambda layer, x: checkpoint(layer, x=x, use_reentrant=False),
+    "partial": lambda layer, x: checkpoint(functools.partial(layer, x=x), use_reentrant=False),
+    "tuple": lambda layer, x: checkpoint(layer, None, (x, 3), use_reentrant=False),
+    "list": lambda layer, x: checkpoint(layer, None, [x], use_reentrant=False),
+    "dict": lambda layer, x: checkpoint(layer, None, {"x": x}, use_reentrant=False),
+    "dict in keyword": lambda layer, x: checkpoint(layer, boxed={"x": x}, use_reentrant=False),
+    "dict in tuple": lambda layer, x: checkpoint(lambda pair: layer(boxed=pair[1]), (7, {"x": x}),
+                                                 use_reentrant=False),
+}
+
+
+class Model(nn.Module):
+    def __init__(self, call):
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(LAYERS))
+        self.call = call
+
+    def forward(self, x):
+        x = x.clone().requires_grad_() * 2
+        for layer in self.layers:
+            x = self.call(layer, x)
+        return x
+
+
+def run(call, store=None, offload={}, **options):
+    torch.manual_seed(11)
+    model = Model(call)
+    return trained(model, lambda: torch.randn(ROWS, WIDTH),
+                   store and functools.partial(offload_all, store, **offload),
+                   optimizer=torch.optim.SGD(model.parameters(), 0.1), **options)
+
+
+def same_as_plain(call, store, **options):
+    spilled = run(call, store, **options)
+    spilled.off.close()
+    assert_same_run(run(call, **options), spilled)
+
+
+@pytest.mark.parametrize("name, call", CALLS.items(), ids=CALLS)
+def test_each_input_goes_through_the_hooks(store, name, call):
+    same_as_plain(call, store)
+    most = run(call, store, offload={"mode": "observe"}).off.stats().activation_bytes_max
+    # And the model's result. The last layer's input stays: no checkpoint follows.
+    assert most == INPUT * LAYERS, most / INPUT
+
+
+def test_backward_outside_of_the_context(store):
+    def gradients(off):
+        torch.manual_seed(11)
+        model = Model(CALLS["keyword"])
+        with off(model):
+            loss = model(torch.randn(ROWS, WIDTH)).square().mean()
+        loss.backward(retain_graph=True)
+        loss.backward()
+        return gradients_of(model)
+
+    plain = gradients(lambda model: contextlib.nullcontext())
+    assert equal(plain, gradients(lambda model: offload_all(store, model)))
+
+
+def nested(layer, x):
+    """The inner one's input is the outer one's to recompute."""
+    def outer(x):
+        return checkpoint(layer, x=checkpoint(torch.tanh, input=x * 2, use_reentrant=False),
+                          use_reentrant=False)
+
+    return checkpoint(outer, x=x, use_reentrant=False)
+
+
+class Reused(nn.Module):
+    """Its dict is the caller's, who changes it before the backward pass: PyTorch recomputes from
+    what is then in it, which is wrong, and the same here."""
+
+    def forward(self, layer, x):
+        self.state["x"] = x
+        return checkpoint(layer, boxed=self.state, use_reentrant=False)
+
+    def __init__(self):
+        super().__init__()
+        self.state = {}
+
+
+def noting(layer, x):
+    """The function changes what it gets."""
+    def function(boxes):
+        boxes.append(boxes[0].tanh())
+        return (layer(boxed=boxes) + boxes[-1]).tanh()
+
+    return checkpoint(function, [x], use_reentrant=False)
+
+
+def deeper(layer, x):
+    return checkpoint(lambda box: layer(boxed=box["in"][0]), {"in": ([x], 1), "no": None},
+                      use_reentrant=False)
+
+
+def both(layer, x):
+    """Positional, by name, and the same one twice."""
+    return checkpoint(lambda a, b, c: (layer(a) + b[0] * c["x"][0]).tanh(), x, b=(x, x),
+                      c={"x": (x,)}, use_reentrant=False)
+
+
+@pytest.mark.parametrize("call", [nested, Reused(), noting, deeper, both],
+                         ids=["nested", "reused", "noting", "deeper", "both"])
+def test_other_programs(store, call):
+    same_as_plain(call, store)
+
+
+def changing(then):
+    """Something else still holds the input, and changes it when the next checkpoint has begun."""
+    def call(layer, x):
+        result = CALLS["keyword"](layer, x)
+        with torch.no_grad():
+            for other in call.held:
+                other.add_(1)
+        call.held = [then(x)]
+        return result
+
+    call.held = []
+    return call
+
+
+@pytest.mark.parametrize("then", [lambda x: x, torch.Tensor.detach, lambda x: x.view(-1)[1:],
+                                  lambda x: x.data], ids=["itself", "detached", "view", "data"])
+def test_an_input_changed_in_place(store, then):
+    """PyTorch recomputes from what it is changed to, which may be wrong, and is the same here."""
+    same_as_plain(changing(then), store)
+
+
+def test_an_input_of_all_layers(store):
+    """As an encoder's result: held once, not saved while the model holds it."""
+    class Crossed(Model):
+        def forward(self, x):
+            memory = x.clone().requires_grad_().sin()
+            for layer in self.layers:
+                x = checkpoint(lambda x, memory, layer=layer: layer(x + memory), x, memory=memory,
+                               use_reentrant=False)
+            return x
+
+    def crossed(store=None):
+        torch.manual_seed(11)
+        model = Crossed(None)
+        return trained(model, lambda: torch.randn(ROWS, WIDTH),
+                       store and functools.partial(offload_all, store),
+                       optimizer=torch.optim.SGD(model.parameters(), 0.1))
+
+    spilled = crossed(store)
+    spilled.off.close()
+    assert_same_run(crossed(), spilled)
+
+
+def test_an_error_in_a_checkpoint(store):
+    """It is the program's own, and training goes on."""
+    def failing(x):
+        raise ZeroDivisionError("mine")
+
+    model = Model(CALLS["keyword"])
+    with offload_all(store, model) as off:
+        with off, pytest.raises(ZeroDivisionError, match="mine"):
+            checkpoint(failing, x=torch.randn(ROWS, WIDTH, requires_grad=True).exp(),
+                       use_reentrant=False)
+        with off:
+            model(torch.randn(ROWS, WIDTH)).sum().backward()
+        assert not any(left_in(off))
+
+
+@pytest.mark.parametrize("begin", [lambda other, things: None, None], ids=["other", "none"])
+def test_checkpoints_of_an_unknown_version_are_left_alone(monkeypatch, begin):
+    module = torch.utils.checkpoint
+    for name in [checkpoint_inputs._NAME, checkpoint_inputs._NAME + "_impl"]:
+        monkeypatch.setattr(module, name, begin, raising=False)
+    monkeypatch.setattr(module, checkpoint_inputs._INSTALLED, True, raising=False)
+    monkeypatch.delattr(module, checkpoint_inputs._INSTALLED)
+    checkpoint_inputs.install(lambda: None)
+    assert getattr(module, checkpoint_inputs._NAME) is begin
+    assert hasattr(module, checkpoint_inputs._INSTALLED)
