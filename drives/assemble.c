@@ -183,10 +183,11 @@ int spw_drives__assembly_lock(const struct spw_assembly *assembly, unsigned part
 			device, spw_layout__partition_offset(&assembly->superblocks[i], partition),
 			1);
 		if (rc == -EBUSY)
-			(void)spw_error(rc,
-					"%s: partition %u of the store is open in another process; "
-					"use another partition, or end that process",
-					spw_device_path(device), partition);
+			(void)spw_error(
+				rc,
+				"%s: partition %u of the store is open already, in this process "
+				"or another; use another partition, or close it there",
+				spw_device_path(device), partition);
 		if (rc != 0) {
 			unlock_partition(assembly, partition, i);
 			return rc;

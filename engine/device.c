@@ -36,7 +36,7 @@ int spw_engine__device_stat_error(const char *path, int error)
 		return spw_error(
 			-ENOENT,
 			"%s cannot be opened: there is no such file or device; look at its "
-			"name (spillway probe lists drives), or make a file (truncate -s 1G)",
+			"name (spillway probe lists drives), or make a file (fallocate -l 1G)",
 			path);
 	return spw_error_errno(error, "%s cannot be examined", path);
 }

@@ -3,6 +3,7 @@
 #include "tools/ui/tool.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <netdb.h>
 #include <stdlib.h>
 #include <string.h>
@@ -77,6 +78,8 @@ static int export(const struct tool_command *command)
 		.path = "/metrics", .type = OPENMETRICS_TYPE, .make = make};
 	int fd = serve_listen(address), rc;
 
+	if (fd == -EINVAL)
+		return tool_usage_error(command, "--listen: %s", spw_last_error());
 	if (fd < 0)
 		return tool_fail(command, fd, false);
 	tool_stop_catch();

@@ -130,8 +130,8 @@ const struct tool_command command_format = {
 		"  spillway format --devices /dev/nvme1n1,/dev/nvme2n1,/dev/nvme3n1,/dev/nvme4n1\n"
 		"  spillway format --devices /dev/nvme1n1,/dev/nvme2n1 --partitions 8     # eight "
 		"ranks share the drives\n"
-		"  truncate -s 1G a.img b.img && spillway format --devices a.img,b.img    # no "
-		"drives to spare\n",
+		"  fallocate -l 1G a.img; fallocate -l 1G b.img    # without drives to spare\n"
+		"  spillway format --devices a.img,b.img\n",
 	.action = format_store,
 	.none_named = tool_no_drives,
 	.options = options,

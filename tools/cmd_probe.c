@@ -45,6 +45,12 @@ static json_t *device_json(const struct spw_probe_info *info)
 			 tool_json_text(info->address), "nvme", tool_json_nvme(info->path));
 }
 
+/* A device on which nothing but a store stands in the way of a new one. */
+static bool is_store(const struct spw_probe_info *info)
+{
+	return info->has_store && info->error == -EEXIST;
+}
+
 static void print_devices(const struct spw_probe_info *infos, int count)
 {
 	struct tool_table *table =
@@ -55,12 +61,18 @@ static void print_devices(const struct spw_probe_info *infos, int count)
 
 		tool_table_row(
 			table, infos[i].path, tool_or_dash(geometry->model),
-			SPW_SIZE_TEXT(geometry->size_bytes),
-			TOOL_SHORT("%u", geometry->logical_block_bytes),
+			geometry->size_bytes ? SPW_SIZE_TEXT(geometry->size_bytes) : "-",
+			geometry->size_bytes ? TOOL_SHORT("%u", geometry->logical_block_bytes)
+					     : "-",
 			tool_or_dash(geometry->transport),
-			geometry->numa_node < 0 ? "-" : TOOL_SHORT("%d", geometry->numa_node),
+			geometry->numa_node < 0 || !geometry->size_bytes
+				? "-"
+				: TOOL_SHORT("%d", geometry->numa_node),
 			geometry->polls ? "yes" : "no", tool_or_dash(geometry->nvme_char_path),
-			infos[i].usable ? "yes" : "no", tool_or_dash(infos[i].holds));
+			infos[i].usable       ? "yes"
+			: is_store(&infos[i]) ? "a store"
+					      : "no",
+			tool_or_dash(infos[i].holds));
 	}
 	tool_table_end(table, count > 0 ? stdout : NULL);
 }
@@ -105,17 +117,25 @@ static void print_text(const char *const *paths, const struct spw_probe_info *in
 	if (count == 0)
 		(void)printf(
 			"This machine has no block device that spillway could use.\n"
-			"Plain files do as well: truncate -s 1G a.img; spillway probe a.img\n");
+			"Plain files do as well: fallocate -l 1G a.img; spillway probe a.img\n");
 	print_devices(infos, count);
 	print_fabrics(infos, count);
 	tool_print_nvme(paths, (unsigned)count, stdout);
 	for (int i = 0; i < count; i++) {
-		if (infos[i].usable)
+		if (infos[i].usable || is_store(&infos[i]))
 			continue;
 		(void)fputs(gap ? "" : "\nNot usable:\n", stdout);
 		print_reason(&infos[i]);
 		gap = true;
 	}
+	for (int i = 0; i < count; i++)
+		if (is_store(&infos[i])) {
+			(void)fputs("\nWhat is a store is ready for use: 'spillway info' shows it. "
+				    "To make "
+				    "another,\nremove it first: 'spillway wipe'.\n",
+				    stdout);
+			break;
+		}
 	tool_print_controllers(controllers, found, stdout);
 }
 
@@ -179,14 +199,15 @@ const struct tool_command command_probe = {
 	.name = "probe",
 	.summary = "list the drives of this machine and what they hold",
 	.synopsis = "[DEVICE...] [--json]",
-	.description = "Shows every block device (or the ones named, plain files too): size,\n"
-		       "logical block size, transport of an NVMe drive (pcie, tcp, rdma, fc,\n"
-		       "loop), NUMA node, polling support, NVMe character device, content, and\n"
-		       "whether 'spillway format' would accept it. Below the table: addresses\n"
-		       "of network drives, wear and health of NVMe drives (as root), and why a\n"
-		       "device is not usable, with the remedy. Then the NVMe controllers that\n"
-		       "can be driven from user space (see 'spillway bind'), or what is in the\n"
-		       "way. Read-only.\n",
+	.description =
+		"Shows every block device (or the ones named, plain files too): size,\n"
+		"logical block size, transport of an NVMe drive (pcie, tcp, rdma, fc,\n"
+		"loop), NUMA node, polling support, NVMe character device, content, and\n"
+		"whether 'spillway format' would accept it (USABLE). Below the table: addresses\n"
+		"of network drives, wear and health of NVMe drives (as root), and why a\n"
+		"device is not usable, with the remedy. Then the NVMe controllers that\n"
+		"can be driven from user space (see 'spillway bind'), or what is in the\n"
+		"way. Read-only.\n",
 	.examples = "  spillway probe\n"
 		    "  spillway probe /dev/nvme1n1 /dev/nvme2n1\n"
 		    "  spillway probe --json | python3 -c 'import json,sys; print([d[\"path\"] for "

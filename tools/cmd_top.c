@@ -15,12 +15,12 @@
 #include "util/util.h"
 
 static bool once, json, openmetrics;
-static uint32_t interval_s = 1;
+static struct tool_number interval = {1, 0.1, 86400}; /* seconds */
 static struct tool_number endurance = {0, 1e-6, 1e9};
 
 static const struct tool_option options[] = {
 	{"once", TOOL_FLAG, &once, NULL, "print one interval and exit"},
-	{"interval", TOOL_COUNT, &interval_s, "SECONDS", "seconds between updates (1)"},
+	{"interval", TOOL_NUMBER, &interval, "SECONDS", "seconds between updates, from 0.1 on (1)"},
 	{"endurance", TOOL_NUMBER, &endurance, "N",
 	 "rated endurance of one drive in terabytes (default: from its health page)"},
 	{"json", TOOL_FLAG, &json, NULL, "print JSON, a document per interval"},
@@ -312,7 +312,7 @@ static int look(const struct tool_command *command, struct tool_snapshot snapsho
 		struct tool_snapshot *before = &snapshots[(turn - 1) % 2],
 				     *now = &snapshots[turn % 2];
 
-		if (!wait_until(before->time_ns + interval_s * UINT64_C(1000000000)))
+		if (!wait_until(before->time_ns + (uint64_t)(interval.value * 1e9)))
 			return TOOL_DONE;
 		rc = tool_snapshot_take(now);
 		if (rc == 0)
@@ -341,8 +341,6 @@ static int top(const struct tool_command *command)
 					     {.partitions = partitions[1]}};
 	int code;
 
-	if (interval_s == 0)
-		return tool_usage_error(command, "--interval must be at least 1");
 	if (openmetrics && json)
 		return tool_usage_error(command, "--openmetrics and --json are two formats");
 	if (openmetrics)

@@ -20,6 +20,7 @@ static const char introduction[] =
 	"\n"
 	"usage: spillway COMMAND [OPTION...]\n"
 	"       spillway help COMMAND\n"
+	"       spillway --version\n"
 	"\n";
 
 static const char tutorial[] =
@@ -29,7 +30,7 @@ static const char tutorial[] =
 	"  spillway format /dev/nvme1n1 /dev/nvme2n1   create a store on two drives\n"
 	"  spillway info /dev/nvme1n1 /dev/nvme2n1     show the store\n"
 	"  spillway wipe /dev/nvme1n1 /dev/nvme2n1     remove it\n"
-	"Without spare drives, use files: truncate -s 1G a.img b.img\n"
+	"Without spare drives, use files: fallocate -l 1G a.img; fallocate -l 1G b.img\n"
 	"\n"
 	"Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused for safety (a device is\n"
 	"in use or holds data, or consent is missing).\n";
@@ -45,9 +46,9 @@ static void print_help(FILE *out)
 
 static const struct tool_command *find_command(const char *name)
 {
-	const char *names[SPW_ARRAY_LEN(commands)] = {NULL};
+	const char *names[SPW_ARRAY_LEN(commands) + 2] = {"--help", "--version"};
 	const char *nearest;
-	size_t count = 0;
+	size_t count = 2; /* the options */
 
 	for (size_t i = 0; commands[i]; i++) {
 		if (strcmp(commands[i]->name, name) == 0)
@@ -97,7 +98,8 @@ int main(int argc, char **argv)
 		print_help(stderr);
 		return TOOL_USAGE;
 	}
-	if (strcmp(argv[1], "--version") == 0) {
+	if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0 ||
+	    strcmp(argv[1], "version") == 0) {
 		(void)printf("spillway %s\n", spw_version());
 		return finish(TOOL_DONE);
 	}

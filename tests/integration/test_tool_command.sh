@@ -20,7 +20,12 @@ expect_exit 0 "$SPILLWAY" --help
 expect_output probe format info check wipe bench tune "Exit codes"
 expect_exit 2 "$SPILLWAY"
 expect_exit 0 "$SPILLWAY" --version
-expect_output "spillway $(sed -n 's/^#define SPW_VERSION "\(.*\)"/\1/p' "$ROOT/include/spillway/error.h")"
+version=$(sed -n 's/^#define SPW_VERSION "\(.*\)"/\1/p' "$ROOT/include/spillway/error.h")
+expect_output "spillway $version"
+for asked in -V version; do
+    expect_exit 0 "$SPILLWAY" "$asked"
+    expect_output "spillway $version"
+done
 for command in probe format info check wipe bench tune; do
     expect_exit 0 "$SPILLWAY" "$command" --help
     expect_output "Examples:" "usage: spillway $command" "--help"
@@ -32,6 +37,8 @@ done
 begin "wrong usage exits with 2 and a hint"
 expect_exit 2 "$SPILLWAY" formta
 expect_output "did you mean 'format'?"
+expect_exit 2 "$SPILLWAY" --verion
+expect_output "did you mean '--version'?"
 expect_exit 2 "$SPILLWAY" help quicksilver
 # Commands that take drives away are proposed only for something close to their names.
 for typed in nope pipe find form for bound wip; do
@@ -54,7 +61,7 @@ expect_output "needs a value"
 expect_exit 2 "$SPILLWAY" format --devices x --chunk 4x
 expect_output "not a size"
 expect_exit 2 "$SPILLWAY" format --devices x --partitions many
-expect_output "not a number"
+expect_output "not a whole number"
 expect_exit 2 "$SPILLWAY" format --devices x --chunk 99999999999999999999g
 expect_output "too large"
 expect_exit 2 "$SPILLWAY" format --devices x --partitions 4294967296
@@ -117,6 +124,9 @@ expect_exit 0 "$SPILLWAY" probe "$one" "$two"
 expect_output "$one" "64 MiB" "nothing known" yes
 expect_exit 0 "$SPILLWAY" format --devices "$one,$two" --partitions 2 --chunk 128k
 expect_output "2 drives" "128 KiB" "2 of"
+expect_exit 0 "$SPILLWAY" probe "$one" "$two"
+expect_output "a store" "ready for use" "spillway info"
+expect_no_output "Not usable" "--force"
 expect_exit 0 "$SPILLWAY" info --devices "$two" --devices "$one"
 expect_output "$one" "$two" "2/2"
 expect_exit 0 "$SPILLWAY" check "$one" "$two"

@@ -114,7 +114,10 @@ status, kind, body = ask()
 assert status == 200 and kind == "application/openmetrics-text; version=1.0.0; charset=utf-8", (status, kind)
 open(sys.argv[2], "wb").write(body)
 assert ask("HEAD")[::2] == (200, b"")
-assert ask(path="/")[0] == ask(path="/metrics/..")[0] == ask(path="/metricsx")[0] == 404
+assert ask(path="/metrics/..")[0] == ask(path="/metricsx")[0] == ask(path="//")[0] == 404
+assert ask(path="/metrics?module=x&y=%20")[:2] == ask(path="/metrics?")[:2] == (status, kind)
+assert ask(path="/")[:2] == ask(path="/?")[:2] == (200, "text/html; charset=utf-8")
+assert b'<a href="/metrics">' in ask(path="/")[2]
 assert ask("POST")[0] == ask("DELETE")[0] == 405
 for request in (b"\r\n\r\n", b"GET\r\n\r\n", b"GET /metrics\r\n\r\n", b"GET /metrics SPDY\r\n\r\n", b"\0\0\0\0\r\n\r\n",
                 b"GET /metrics HTTP/1.1\0\r\n\r\n", bytes(range(256)) + b"\r\n\r\n"):
@@ -139,6 +142,6 @@ wait "$trainer" || true
 
 begin "addresses that are not valid"
 for address in 127.0.0.1 localhost:9755 127.0.0.1: :9755 127.0.0.1:99999999 127.0.0.1:65536 127.0.0.1:99999 127.0.0.1:-1 127.0.0.1:1x "[::1]" 300.0.0.1:80; do
-    expect_exit 1 "$SPILLWAY" export --listen "$address"
+    expect_exit 2 "$SPILLWAY" export --listen "$address"
     expect_output "not a numeric address and port (up to 65535)"
 done

@@ -107,5 +107,9 @@ else
 fi
 
 begin "wrong usage"
-expect_exit 2 "$SPILLWAY" top --interval 0
+for interval in 0 -3 0.05 1e9 nan 1s; do
+    expect_exit 2 "$SPILLWAY" top --interval "$interval"
+    expect_output "not a number from 0.1 to 86400"
+done
+expect_exit 0 "$SPILLWAY" top --once --interval 0.5
 expect_exit 2 "$SPILLWAY" top --twice

@@ -22,6 +22,7 @@
 
 struct answer {
 	const char *status; /* "200 OK" */
+	const char *type;   /* of the body */
 	char *body;         /* for free(); NULL: send the status text */
 	size_t len;
 };
@@ -93,13 +94,27 @@ int serve_listen(const char *address)
 
 /* ---- The answer ---- */
 
+/* Make a page that leads to the document, for people who open the address in a browser. */
+static struct answer landing_page(const struct serve_document *document)
+{
+	struct answer answer = {.status = "200 OK", .type = "text/html; charset=utf-8"};
+	int len = asprintf(&answer.body,
+			   "<!doctype html><title>spillway</title><a href=\"%s\">%s</a>\n",
+			   document->path, document->path);
+
+	if (len < 0)
+		return STATUS("503 Service Unavailable");
+	answer.len = (size_t)len;
+	return answer;
+}
+
 /* Make the answer. @request: the request line and all headers, with the empty line at the end. */
 static struct answer answer_to(const char *request, const struct serve_document *document)
 {
-	size_t path_len = strlen(document->path);
-	struct answer answer = {.status = "200 OK"};
+	struct answer answer = {.status = "200 OK", .type = document->type};
 	const char *method_end = strchr(request, ' '), *line_end = strstr(request, "\r\n");
 	const char *path_end;
+	size_t path_len;
 
 	if (!method_end || !line_end || method_end > line_end)
 		return STATUS("400 Bad Request");
@@ -108,18 +123,20 @@ static struct answer answer_to(const char *request, const struct serve_document 
 		return STATUS("400 Bad Request");
 	if (strncmp(request, "GET ", 4) != 0 && strncmp(request, "HEAD ", 5) != 0)
 		return STATUS("405 Method Not Allowed");
-	if ((size_t)(path_end - method_end - 1) != path_len ||
+	path_len = strcspn(method_end + 1, " ?"); /* a query changes nothing */
+	if (path_len == 1 && method_end[1] == '/')
+		return landing_page(document);
+	if (path_len != strlen(document->path) ||
 	    memcmp(method_end + 1, document->path, path_len) != 0)
 		return STATUS("404 Not Found");
 	answer.body = document->make(&answer.len);
 	return answer.body ? answer : STATUS("503 Service Unavailable");
 }
 
-static int begin_answer(struct connection *connection, struct answer answer,
-			const struct serve_document *document)
+static int begin_answer(struct connection *connection, struct answer answer)
 {
 	bool head = strncmp(connection->request, "HEAD ", 5) == 0;
-	const char *type = answer.body ? document->type : "text/plain; charset=utf-8";
+	const char *type = answer.body ? answer.type : "text/plain; charset=utf-8";
 	const char *body = answer.body ? answer.body : answer.status;
 	size_t len = answer.body ? answer.len : strlen(answer.status);
 	FILE *out = open_memstream(&connection->answer, &connection->len);
@@ -159,12 +176,12 @@ static int read_request(struct connection *connection, const struct serve_docume
 	connection->got += (size_t)got;
 	connection->request[connection->got] = '\0';
 	if (strlen(connection->request) < connection->got)
-		return begin_answer(connection, STATUS("400 Bad Request"), document);
+		return begin_answer(connection, STATUS("400 Bad Request"));
 	if (strstr(connection->request, "\r\n\r\n"))
-		return begin_answer(connection, answer_to(connection->request, document), document);
+		return begin_answer(connection, answer_to(connection->request, document));
 	if (connection->got < sizeof(connection->request) - 1)
 		return GOES_ON;
-	return begin_answer(connection, STATUS("431 Request Header Fields Too Large"), document);
+	return begin_answer(connection, STATUS("431 Request Header Fields Too Large"));
 }
 
 static int send_answer(struct connection *connection)

@@ -23,9 +23,15 @@ struct serve_document {
 	char *(*make)(size_t *len);
 };
 
-/* Listen on "127.0.0.1:9755" or "[::1]:9755". Return: a descriptor; -errno, with a message. */
+/*
+ * Listen on "127.0.0.1:9755" or "[::1]:9755". Return: a descriptor; -EINVAL if it is no such address;
+ * -errno; both with a message.
+ */
 int serve_listen(const char *address);
-/* Serve until a signal comes (tools/ui/stop.h). Closes @fd. Return: 0; -errno, with a message. */
+/*
+ * Serve the document at its path, and at / a page that leads there, until a signal comes
+ * (tools/ui/stop.h). Closes @fd. Return: 0; -errno, with a message.
+ */
 int serve_until_stopped(int fd, const struct serve_document *document);
 
 #endif

@@ -150,7 +150,7 @@ unsigned tool_sizes_parse(const char *text, uint64_t sizes[], unsigned most)
 static const char *describe_fault(const struct tool_option *option, char *text, size_t len)
 {
 	static const char *const faults[] = {
-		[TOOL_COUNT] = "not a number",
+		[TOOL_COUNT] = "not a whole number",
 		[TOOL_SIZE] = "not a size; write for example 4k, 1MiB or 2G",
 		[TOOL_TEXT] = "an empty text",
 		[TOOL_DEVICES] = "an empty name",
@@ -333,7 +333,8 @@ static void print_verbs(const struct tool_command *command, FILE *out)
 {
 	for (const struct tool_command *verb = command->verbs; verb->name; verb++)
 		(void)fprintf(out, "  %-8s %s\n", tool_verb_name(verb), verb->summary);
-	(void)fprintf(out, "\n'spillway %s VERB --help' explains one.\n", command->name);
+	(void)fprintf(out, "\n'spillway %s %s --help' explains one of them.\n", command->name,
+		      tool_verb_name(command->verbs));
 }
 
 /* ---- Run a command, print help ---- */

@@ -82,7 +82,7 @@ void tool_print_store(const struct spw_store_info *info, FILE *out)
 void tool_print_drives(const struct spw_drive_info *drives, unsigned count, FILE *out)
 {
 	struct tool_table *table =
-		tool_table_new(">DRIVE|PATH|>SIZE|>BLOCK|>NUMA|>COPIES|MODEL|UUID");
+		tool_table_new(">DRIVE|PATH|>SIZE|>BLOCK|>NUMA|>SUPERBLOCKS|MODEL|UUID");
 
 	for (unsigned i = 0; i < count; i++) {
 		const struct spw_drive_info *drive = &drives[i];
