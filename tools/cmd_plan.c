@@ -17,7 +17,8 @@ static struct model model = {.sequence = 2048,
 			     .tensor_parallel = 1,
 			     .pipeline_parallel = 1,
 			     .dtype_bytes = 2};
-static struct tool_choice recompute = {.names = {"none", "selective", "full"}};
+static struct tool_choice recompute = {.names = {"none", "selective", "full"}},
+			  attention = {.names = {"fused", "unfused"}};
 /* Limits of plausible values, so that a fraction or a number in another unit is refused. */
 static struct tool_number gpu_tflops = {312, 0.01, 1e6}, efficiency = {50, 1, 100},
 			  endurance = {600, 0.01, 1e6}, speed = {1, 1e-6, 1e6};
@@ -47,9 +48,11 @@ static const struct tool_option options[] = {
 	 "GPUs that share each layer (default 1)"},
 	{"pipeline-parallel", TOOL_COUNT, &model.pipeline_parallel, "N",
 	 "stages (default 1); the first is planned, with 1F1B"},
+	{"attention", TOOL_CHOICE, &attention, "KIND",
+	 "fused, as SDPA and FlashAttention, or unfused, which saves scores (default fused)"},
 	{"recompute", TOOL_CHOICE, &recompute, "MODE",
-	 "none, selective (also for fused attention) or full: what is recomputed in addition to "
-	 "spilling (default none)"},
+	 "none, selective (unfused attention) or full: what is recomputed in addition to spilling "
+	 "(default none)"},
 	{"dtype-bytes", TOOL_COUNT, &model.dtype_bytes, "N", "of an element (default 2)"},
 	{"gpu-tflops", TOOL_NUMBER, &gpu_tflops, "N", "peak of one GPU (default 312)"},
 	{"efficiency", TOOL_NUMBER, &efficiency, "N",
@@ -106,6 +109,11 @@ static int parse_values(const struct tool_command *command, struct plan_report *
 	if (drives > 1024)
 		return tool_usage_error(command, "--drives=%u: at most 1024 for one GPU", drives);
 	model.recompute = (enum model_recompute)recompute.value;
+	model.unfused = attention.value == 1;
+	if (!model.unfused && model.recompute == MODEL_RECOMPUTE_SELECTIVE)
+		return tool_usage_error(command,
+					"--recompute selective is what fused attention does "
+					"anyway: it goes with --attention unfused");
 	model.gpu_flops = gpu_tflops.value * 1e12 * efficiency.value / 100;
 	if (model.micro_batches == 0)
 		model.micro_batches = model.pipeline_parallel;
@@ -381,7 +389,7 @@ const struct tool_command command_plan = {
 	.examples = "  spillway plan --layers 40 --hidden 5120 --heads 40 --drives 4\n"
 		    "  spillway plan --layers 96 --hidden 12288 --heads 96 --tensor-parallel 8 "
 		    "--pipeline-parallel 8 --micro-batches 32 \\\n"
-		    "                --recompute selective --gpu-tflops 989 --efficiency 40 "
+		    "                --gpu-tflops 989 --efficiency 40 "
 		    "--drive-write 10GB\n"
 		    "  spillway plan --trace step.jsonl.gz --bandwidth 1GB,2GB,4GB --speed 40 "
 		    "--drives 4\n"

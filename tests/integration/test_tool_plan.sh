@@ -21,7 +21,7 @@ expect_output "Examples:" "usage: spillway plan" --layers --endurance
 
 begin "four consumer drives at 12.1 GB/s per GPU"
 expect_exit 0 "$SPILLWAY" plan --bandwidth 12.1GB --drives 4 --endurance 600
-expect_output "4.6 days" "11.5 days" "2.7 years"
+expect_output "To spill that takes 3 drives that write 5.00 GB/s" "out in 4.6 days" "11.5 days"
 expect_exit 0 "$SPILLWAY" plan --bandwidth 12.1GB --drives 4 --endurance 600 --json
 json "abs(d['life_all_spilled']['rated_seconds'] - 4 * 600e12 / 6.05e9) < 1"
 json "abs(d['life_all_spilled']['write_amplification_1_seconds'] / d['life_all_spilled']['rated_seconds'] - 2.5) < 1e-9"
@@ -44,11 +44,11 @@ expect_exit 2 "$SPILLWAY" plan "${model[@]}" --gpu-tflops 312000000000000
 
 begin "all that a plan assumes is in it"
 expect_exit 0 "$SPILLWAY" plan "${model[@]}" --drives 4
-expect_output "Assumed" "layers 24, hidden 4096, heads 32, sequence 2048" "micro-batch 1, micro-batches 1" "recompute none, dtype-bytes 2" \
+expect_output "Assumed" "layers 24, hidden 4096, heads 32, sequence 2048" "micro-batch 1, micro-batches 1" "attention fused, recompute none, dtype-bytes 2" \
     "gpu-tflops 312, efficiency 50 %" "drives 4, drive-write 5.00 GB/s, drive-read 7.00 GB/s, endurance 600 TB each"
 expect_exit 0 "$SPILLWAY" plan "${model[@]}" --drives 4 --recompute full --json
 json "d['assumptions'] == dict(layers=24, hidden=4096, heads=32, sequence=2048, vocabulary=0, micro_batch=1, micro_batches=1, tensor_parallel=1,
-    pipeline_parallel=1, recompute='full', dtype_bytes=2, gpu_tflops=312, efficiency_percent=50, drives=4, drive_write_bytes_per_second=5e9,
+    pipeline_parallel=1, attention='fused', recompute='full', dtype_bytes=2, gpu_tflops=312, efficiency_percent=50, drives=4, drive_write_bytes_per_second=5e9,
     drive_read_bytes_per_second=7e9, drive_endurance_bytes=600e12)"
 expect_exit 0 "$SPILLWAY" plan --bandwidth 12.1GB
 expect_output "bandwidth 12.10 GB/s" "drives 3, drive-write 5.00 GB/s"
@@ -60,7 +60,20 @@ json "d['assumptions'] == dict(speed=1, drives=1, endurance_bytes=600e12, latenc
 begin "a model's activations, and what the drives make of them"
 expect_exit 0 "$SPILLWAY" plan "${model[@]}" --drives 4
 expect_output "activations per layer" "drives to spill all" "recompute all" offload TFLOPS
-expect_exit 0 "$SPILLWAY" plan "${model[@]}" --recompute selective --json
+expect_output "Spilling to 4 drives: activations take" "in 1.00 of the time" "Recomputing every layer:" "wears the drives out in"
+expect_equal "Spilling" "$(head -c 8 "$OUTPUT")" "the first word"
+expect_no_output "recompute selectively"
+expect_exit 0 "$SPILLWAY" plan "${model[@]}" --drives 1 --drive-write 20MB
+expect_output "Spilling gains little: 1 drive of 20.0 MB/s"
+expect_exit 0 "$SPILLWAY" plan "${model[@]}" --json
+json "len(d['curve']) == 15"
+fused=$(sed -n '/^{/,$p' "$OUTPUT" | python3 -c "import json, sys; print(json.load(sys.stdin)['layer_activation_bytes'])")
+expect_exit 2 "$SPILLWAY" plan "${model[@]}" --recompute selective
+expect_output "--attention unfused"
+expect_exit 0 "$SPILLWAY" plan "${model[@]}" --attention unfused --json
+json "d['layer_activation_bytes'] > 2 * $fused"
+expect_exit 0 "$SPILLWAY" plan "${model[@]}" --attention unfused --recompute selective --json
+json "d['layer_activation_bytes'] == $fused"
 json "d['layer_activation_bytes'] == 2048 * 4096 * 34 and d['step_activation_bytes'] == 24 * d['layer_activation_bytes']"
 json "abs(d['bandwidth_needed_bytes_per_second'] - 2 * d['step_activation_bytes'] / d['step_seconds']) < 1"
 json "d['drives'] == d['drives_needed'] == -(-d['bandwidth_needed_bytes_per_second'] // 5e9)"
@@ -74,7 +87,7 @@ json "all(x['peak_bytes'] > y['peak_bytes'] for x, y in zip(d['curve'][0:5], d['
 json "all(x['bytes_written'] == 0 for x in d['curve'][:15]) and all(x['bytes_written'] > 0 for x in d['curve'][15:])"
 
 begin "pipelines: the first stage"
-expect_exit 0 "$SPILLWAY" plan "${model[@]}" --pipeline-parallel 4 --micro-batches 8 --recompute selective --json
+expect_exit 0 "$SPILLWAY" plan "${model[@]}" --pipeline-parallel 4 --micro-batches 8 --json
 json "abs(d['peak_keep_bytes'] / (24 * d['layer_activation_bytes']) - 1) < 1e-6"
 json "d['step_activation_bytes'] == 6 * 8 * d['layer_activation_bytes']"
 

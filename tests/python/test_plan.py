@@ -161,19 +161,24 @@ def test_a_transformer():
 @pytest.mark.parametrize("words, wanted", [
     (["--model", "layers=2,hidden=64", "--tflops", "1", "--memory", "1GiB"], "It trains"),
     (["--model", "layers=40,hidden=5120", "--tflops", "1", "--memory", "16GiB"],
-     "bytes of room on drives are missing"),
+     "no drives are named: --drives, or --drive-size"),
+    (["--model", "layers=40,hidden=5120", "--memory", "16GiB", "--drive-size", "1GiB"],
+     "of room on drives are missing"),
+    (["--model", "layers=40,hidden=5120", "--memory", "1GiB", "--drive-size", "9TB"],
+     "of memory are missing."),
     (["--model", "layers=40,hidden=5120", "--tflops", "1", "--memory", "16GiB",
       "--drive-size", "4TB", "--endurance", "600TB"], "drives last 6 days"),
 ])
 def test_the_page(words, wanted, capsys):
     status = main(words)
     out = capsys.readouterr().out
+    assert out.startswith("It ")
     assert wanted in out and ("It trains" in out) == (status == 0)
     assert len(out.splitlines()) <= 24 and max(map(len, out.splitlines())) <= 100
 
 
 @pytest.mark.parametrize("words, wanted", [
-    ([], "--tflops"), (["--tflops", "1"], "one of them"),
+    ([], "one of them"), (["--tflops", "1"], "one of them"),
     (["--tflops", "-1"], "not a number above 0"),
     (["--tflops", "1", "--model", "layers=2"], "hidden= is missing"),
     (["--tflops", "1", "--model", "depth=2"], "none of"),

@@ -12,6 +12,7 @@
 
 /* GPT-3 on 8 x 8 GPUs. */
 static const struct model gpt3 = {
+	.unfused = true,
 	.layers = 96,
 	.hidden = 12288,
 	.heads = 96,

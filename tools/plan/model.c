@@ -10,14 +10,14 @@
  * one-byte dropout masks:
  *     one GPU            s b h (34 + 5 a s / h)
  *     tensor parallel    s b h (10 + 24 / t + 5 a s / (h t))
- *     selective          without the last term
+ *     selective, fused   without the last term
  *     full               2 s b h, and while a layer is being recomputed, all of that layer
  * Here 34 stands for 16 elements and 2 masks, 10 for 4 and 2, 24 for 12, and 5 for 2 and 1; the
  * code uses these numbers, so d can be any size.
  *
  * Operations of one step (the same, appendix A): forward 24 s b h^2 + 4 s^2 b h per layer, and 2 s
- * b h v for the logits; backward twice that. Selective recomputation repeats 4 s^2 b h, full
- * recomputation the forward pass of the layers.
+ * b h v for the logits; backward twice that. Selective recomputation and fused attention repeat 4 s^2
+ * b h, full recomputation the forward pass of the layers.
  *
  * Pipeline (1F1B): the first stage holds min(p, m) micro-batches at once; the step takes (m + p -
  * 1) / m of its compute.
@@ -108,7 +108,7 @@ static double saved_bytes(const struct model *model, const struct saved *saved,
 	double bytes = (double)model->sequence * model->micro_batch *
 		       (saved->scores ? (double)model->heads * model->sequence : model->hidden);
 
-	if ((recompute == MODEL_RECOMPUTE_SELECTIVE && saved->scores) ||
+	if ((saved->scores && (!model->unfused || recompute == MODEL_RECOMPUTE_SELECTIVE)) ||
 	    (recompute == MODEL_RECOMPUTE_FULL && !saved->input))
 		return 0;
 	bytes *= saved->elements * model->dtype_bytes + saved->masks * MASK_BYTES;
@@ -138,10 +138,10 @@ void model_step_of(const struct model *model, struct model_step *step)
 	step->layer_bytes = model_layer_bytes(model, model->recompute);
 	step->step_bytes = step->layer_bytes * step->layers * m;
 	forward = (24 * s * b * h * h + attention) * step->layers;
-	if (model->recompute == MODEL_RECOMPUTE_SELECTIVE)
+	if (!model->unfused || model->recompute == MODEL_RECOMPUTE_SELECTIVE)
 		again = attention * step->layers;
-	else if (model->recompute == MODEL_RECOMPUTE_FULL)
-		again = forward;
+	if (model->recompute == MODEL_RECOMPUTE_FULL)
+		again += forward;
 	forward += logits / p; /* divided evenly, as the stages' work should be balanced */
 	step->forward_seconds = forward / t / model->gpu_flops;
 	step->backward_seconds = (2 * forward + again) / t / model->gpu_flops;

@@ -13,15 +13,15 @@
 
 enum model_recompute {
 	MODEL_RECOMPUTE_NONE,
-	/* recompute the core of attention; fused attention kernels save as little */
-	MODEL_RECOMPUTE_SELECTIVE,
-	MODEL_RECOMPUTE_FULL, /* recompute all but the input of each layer */
+	MODEL_RECOMPUTE_SELECTIVE, /* recompute the core of attention, if it is not fused */
+	MODEL_RECOMPUTE_FULL,      /* recompute all but the input of each layer */
 };
 
 struct model {
 	uint32_t layers, hidden, heads, sequence, micro_batch, micro_batches, vocabulary;
 	uint32_t tensor_parallel, pipeline_parallel, dtype_bytes;
 	enum model_recompute recompute;
+	bool unfused; /* attention saves its matrices of scores; fused kernels compute them again */
 	double gpu_flops; /* achieved operations per second and GPU */
 };
 

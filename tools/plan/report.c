@@ -34,6 +34,50 @@ static void print_model(const struct plan_report *report, FILE *out)
 		      step->model_flops / step->seconds / 1e12);
 }
 
+/* What fused attention does anyway is no choice. */
+static bool has_line(const struct plan_report *report, unsigned line)
+{
+	return line != CURVE_SELECTIVE || report->model.unfused;
+}
+
+#define SHORT_LIFE_SECONDS (365.25 * 86400)
+
+/* Print what follows from the figures below: whether to spill, and what to mind. */
+static void print_verdict(const struct plan_report *report, FILE *out)
+{
+	const struct model_life *life = report->has_model ? &report->life_planned : &report->life;
+	const struct curve_point *keep = &report->curve[CURVE_KEEP][0],
+				 *offload = &report->curve[CURVE_OFFLOAD][0],
+				 *full = &report->curve[CURVE_FULL][0];
+	const char *drives = report->drives == 1 ? "drive" : "drives";
+
+	if (report->has_model && offload->peak_bytes >= 0.95 * keep->peak_bytes)
+		(void)fprintf(out, "Spilling gains little: %u %s of %s are too slow for this step.",
+			      report->drives, drives, RATE_TEXT(report->drive_write));
+	else if (report->has_model)
+		(void)fprintf(out,
+			      "Spilling to %u %s: activations take %s instead of %s, in %.2f of "
+			      "the time.",
+			      report->drives, drives, SPW_SIZE_TEXT((uint64_t)offload->peak_bytes),
+			      SPW_SIZE_TEXT((uint64_t)keep->peak_bytes),
+			      offload->step_seconds / keep->step_seconds);
+	else
+		(void)fprintf(out, "To spill that takes %u %s that write %s.",
+			      report->drives_needed,
+			      report->drives_needed == 1 ? "drive" : "drives",
+			      RATE_TEXT(report->drive_write));
+	if (report->has_model)
+		(void)fprintf(out, "\nRecomputing every layer: %s, in %.2f of the time.",
+			      SPW_SIZE_TEXT((uint64_t)full->peak_bytes),
+			      full->step_seconds / keep->step_seconds);
+	if (life->bytes_per_day > 0 && life->rated_seconds < SHORT_LIFE_SECONDS)
+		(void)fprintf(out,
+			      "\nTraining all the time wears the drives out in %s; offload(wear=) "
+			      "sets a limit.",
+			      TOOL_SPAN(life->rated_seconds));
+	(void)fputs("\n\n", out);
+}
+
 /* Print all assumptions; each is an option. */
 static void print_assumptions(const struct plan_report *report, FILE *out)
 {
@@ -47,12 +91,13 @@ static void print_assumptions(const struct plan_report *report, FILE *out)
 			"  layers %u, hidden %u, heads %u, sequence %u, vocabulary %u\n"
 			"  micro-batch %u, micro-batches %u, tensor-parallel %u, pipeline-parallel "
 			"%u\n"
-			"  recompute %s, dtype-bytes %u, gpu-tflops %.4g, efficiency %.3g %%\n",
+			"  attention %s, recompute %s, dtype-bytes %u\n"
+			"  gpu-tflops %.4g, efficiency %.3g %%\n",
 			model->layers, model->hidden, model->heads, model->sequence,
 			model->vocabulary, model->micro_batch, model->micro_batches,
 			model->tensor_parallel, model->pipeline_parallel,
-			recompute[model->recompute], model->dtype_bytes, report->gpu_tflops,
-			report->efficiency_percent);
+			model->unfused ? "unfused" : "fused", recompute[model->recompute],
+			model->dtype_bytes, report->gpu_tflops, report->efficiency_percent);
 	else
 		(void)fprintf(out, "  bandwidth %s\n", RATE_TEXT(report->bandwidth_needed));
 	(void)fprintf(out, "  drives %u, drive-write %s, drive-read %s, endurance %.4g TB each\n",
@@ -101,11 +146,9 @@ static void print_life(const struct plan_report *report, FILE *out)
 		const char *what;
 		double all, planned;
 	} rows[] = {
-		{"  as rated", all->rated_seconds, planned->rated_seconds},
-		{"  rated at a write amplification of 2.5, used at 1", all->sequential_seconds,
+		{"  as rated, for small random writes", all->rated_seconds, planned->rated_seconds},
+		{"  for large sequential writes, as these (2.5 times)", all->sequential_seconds,
 		 planned->sequential_seconds},
-		{"  and if data need last a day only (86 times; no setting of a drive)",
-		 all->retention_seconds, planned->retention_seconds},
 	};
 	struct tool_table *table =
 		tool_table_new(report->has_model ? "  Life of the drives|>all spilled|>as planned"
@@ -128,7 +171,7 @@ static void print_curve(const struct plan_report *report, FILE *out)
 		tool_table_new("  Activations|>micro-batch|>peak|>step|>TFLOPS|>written/step");
 
 	for (unsigned line = 0; line < CURVE_LINES; line++)
-		for (unsigned k = 0; k < CURVE_POINTS; k++) {
+		for (unsigned k = 0; k < CURVE_POINTS && has_line(report, line); k++) {
 			const struct curve_point *point = &report->curve[line][k];
 
 			tool_table_row(table, TOOL_SHORT("  %s", curve_names[line]),
@@ -143,6 +186,7 @@ static void print_curve(const struct plan_report *report, FILE *out)
 
 void plan_report_print(const struct plan_report *report, FILE *out)
 {
+	print_verdict(report, out);
 	print_assumptions(report, out);
 	if (report->has_model)
 		print_model(report, out);
@@ -168,7 +212,7 @@ static json_t *json_curve(const struct plan_report *report)
 	json_t *curve = json_array();
 
 	for (unsigned line = 0; line < CURVE_LINES; line++)
-		for (unsigned k = 0; k < CURVE_POINTS; k++) {
+		for (unsigned k = 0; k < CURVE_POINTS && has_line(report, line); k++) {
 			const struct curve_point *point = &report->curve[line][k];
 
 			(void)json_array_append_new(
@@ -195,14 +239,15 @@ static json_t *json_assumptions(const struct plan_report *report)
 		return json;
 	(void)json_object_update_new(
 		json,
-		json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:I, s:f, s:f}",
+		json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:s, s:I, s:f, s:f}",
 			  "layers", (json_int_t)model->layers, "hidden", (json_int_t)model->hidden,
 			  "heads", (json_int_t)model->heads, "sequence",
 			  (json_int_t)model->sequence, "vocabulary", (json_int_t)model->vocabulary,
 			  "micro_batch", (json_int_t)model->micro_batch, "micro_batches",
 			  (json_int_t)model->micro_batches, "tensor_parallel",
 			  (json_int_t)model->tensor_parallel, "pipeline_parallel",
-			  (json_int_t)model->pipeline_parallel, "recompute",
+			  (json_int_t)model->pipeline_parallel, "attention",
+			  model->unfused ? "unfused" : "fused", "recompute",
 			  recompute[model->recompute], "dtype_bytes",
 			  (json_int_t)model->dtype_bytes, "gpu_tflops", report->gpu_tflops,
 			  "efficiency_percent", report->efficiency_percent));

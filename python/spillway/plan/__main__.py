@@ -14,6 +14,7 @@ from ..plan import (KINDS, Answer, Machine, Model, Optimizer, as_json, optimizer
 from ..store import probe
 
 _FAILED, _USAGE = 1, 2
+_TFLOPS = 156.0  # as `spillway plan` assumes: 312, of which half is reached
 
 _DESCRIPTION = """\
 Says whether a model trains on a machine: the bytes of everything, what has to lie on drives so
@@ -64,8 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--optimizer", default="adamw", metavar="NAME", help="adamw (default), adam, momentum, sgd")
     add("--memory", type=_bytes, metavar="SIZE", help="for training (default: what this machine "
         "has free)")
-    add("--tflops", type=_positive, required=True, metavar="N",
-        help="what it computes in a second, as reached by training")
+    add("--tflops", type=_positive, default=_TFLOPS, metavar="N",
+        help="what it computes in a second, as reached by training (156: half of an A100's 312)")
     add("--drives", nargs="+", default=[], metavar="DRIVE", help="whose sizes are taken")
     add("--drive-size", type=_bytes, default=0, metavar="SIZE", help="instead: of all together")
     add("--read", type=_bytes, default=_bytes("3GB"), metavar="RATE",
@@ -141,9 +142,25 @@ def _span(years: float) -> str:
     return f"{years:.1f} years" if years >= 1 else f"{years * 365.25:.0f} days"
 
 
+def _verdict(machine: Machine, answer: Answer) -> List[str]:
+    moved = ", ".join(row.kind for row in answer.rows if row.on_drives)
+    with_moved = f"With {moved} on drives." if moved else "With nothing on drives."
+    if answer.fits:
+        return ["It trains" + (f", with {moved} on drives." if moved else
+                               ", and needs no drives.")]
+    if answer.missing_memory_bytes:
+        return [f"It does not fit: {bytes_text(answer.missing_memory_bytes)} of memory are missing.",
+                with_moved]
+    if not machine.drive_bytes:
+        return ["It does not fit into memory, and no drives are named: --drives, or --drive-size.",
+                f"With {moved} on drives it takes {bytes_text(answer.drive_bytes)} of them."]
+    return [f"It does not fit: {bytes_text(answer.missing_drive_bytes)} of room on drives are "
+            "missing.", with_moved]
+
+
 def page(model: Model, optimizer: Optimizer, machine: Machine, answer: Answer) -> str:
     """One screen."""
-    lines = [f"{model.name}: {model.parameters / 1e6:,.1f} million parameters of "
+    lines = [*_verdict(machine, answer), "", f"{model.name}: {model.parameters / 1e6:,.1f} million parameters of "
              f"{model.element_bytes} bytes, {optimizer.name}", "",
              f"{'':12}{'bytes':>12}  {'lies':9}{'in memory':>12}{'on drives':>12}"
              f"{'read':>12}{'written':>12}"]
@@ -160,15 +177,6 @@ def page(model: Model, optimizer: Optimizer, machine: Machine, answer: Answer) -
               f"{_seconds(answer.compute_seconds)}, drives {_seconds(answer.drive_seconds)})."]
     if answer.years is not None:
         lines.append(f"Training all the time the drives last {_span(answer.years)}.")
-    for missing, what in ((answer.missing_memory_bytes, "memory"),
-                          (answer.missing_drive_bytes, "room on drives")):
-        if missing:
-            lines.append(f"It does not fit: {missing} bytes of {what} are missing "
-                         f"({bytes_text(missing)}).")
-    if answer.fits:
-        moved = [row.kind for row in answer.rows if row.on_drives]
-        lines.append("It trains" + (f", with {', '.join(moved)} on drives." if moved
-                                    else ", and needs no drives."))
     return "\n".join(lines)
 
 
