@@ -8,12 +8,12 @@ import time
 from typing import TYPE_CHECKING, Iterable, List, Mapping, Optional, Sequence, TextIO, Tuple
 
 from ._core.library import bytes_text
+from ._report.run_record import Run, last_step_bytes
 from .cache import CacheStats
 from .store import DriveStats, Store, StoreStats
 from .wear import Wear, wear_of
 
 if TYPE_CHECKING:
-    from ._report.run_record import Run
     from ._params.stats import ParameterStats
 
 Row = Tuple[str, str]
@@ -96,9 +96,18 @@ def budget_rows(stats: CacheStats) -> Iterable[Row]:
         yield "  exceeded so far", f"by {stats.budget_steps_over} steps, by {most} at most"
 
 
-def _cache_rows(stats: CacheStats) -> Iterable[Row]:
+def percent_text(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.0f} %" if whole > 0 else "0 %"
+
+
+def _cache_rows(stats: CacheStats, last_step: Tuple[int, int]) -> Iterable[Row]:
     yield "steps", str(stats.steps)
-    yield "activations in memory, peak", bytes_text(stats.activation_bytes_max)
+    if last_step[1]:
+        ours, kept = last_step
+        yield ("activations in the last step, peak",
+               f"{bytes_text(ours)}, {percent_text(ours, kept)} of the {bytes_text(kept)} without "
+               "spilling")
+    yield "activations since the start, peak", bytes_text(stats.activation_bytes_max)
     yield from budget_rows(stats)
     yield "offered", bytes_text(stats.bytes_offered)
     yield "  written to drives", _both(stats, "spilled")
@@ -191,14 +200,17 @@ def process_rows(resident: int, plain: int, heap: str) -> Iterable[Row]:
 
 def table_of(stats: CacheStats, store: Optional[Store], drives_before: Sequence[DriveStats] = (),
              on_device: bool = False, seconds: float = 0,
-             endurance_bytes: float = 0, process: Iterable[Row] = ()) -> str:
+             endurance_bytes: float = 0, process: Iterable[Row] = (),
+             last_step: Tuple[int, int] = (0, 0)) -> str:
     """One line per counter that says something, and two per drive.
 
     :param drives_before: the drives' counters when those of ``stats`` began, ``seconds`` ago
     :param process: of process_rows()
+    :param last_step: of last_step_bytes()
     """
-    rows: List[Row] = list(_cache_rows(stats))
-    rows[2:2] = process
+    rows: List[Row] = list(_cache_rows(stats, last_step))
+    at = 3 if last_step[1] else 2
+    rows[at:at] = process
     if on_device:
         rows.extend(_device_rows(stats))
     if store is not None and not store.closed:
@@ -210,15 +222,18 @@ def table_of(stats: CacheStats, store: Optional[Store], drives_before: Sequence[
 
 
 def summary_of(run: Run) -> str:
-    """One line, for the log."""
-    stats = run.stats
-    plain = f" of {bytes_text(stats.plan_keep_all_bytes)}" if stats.plan_tensors else ""
-    return (f"{run.model}, mode {run.mode!r}: {stats.steps} steps in {run.seconds:.1f} s; "
-            f"activations in memory at most {bytes_text(stats.activation_bytes_max)}{plain}, "
-            f"{bytes_text(stats.bytes_spilled)} written, "
-            f"{bytes_text(stats.bytes_host) + ' kept in host memory, ' if stats.bytes_host else ''}"
-            f"waited {stats.stall_seconds:.3f} s for "
-            f"drives; report() says more")
+    """One line. Memory of the process without spilling is computed, so "about"."""
+    stats, (ours, kept) = run.stats, last_step_bytes(run.profile)
+    parts = [f"activations {bytes_text(kept)} -> {bytes_text(ours)}" if kept else
+             f"activations at most {bytes_text(stats.activation_bytes_max)}"]
+    if run.resident_plain_bytes > run.resident_bytes_max:
+        parts.append(f"process about {bytes_text(run.resident_plain_bytes)} -> "
+                     f"{bytes_text(run.resident_bytes_max)}")
+    if stats.bytes_host:
+        parts.append(f"{bytes_text(stats.bytes_host)} kept in host memory")
+    return ", ".join([*parts, f"{bytes_text(stats.bytes_spilled)} written",
+                      f"waited {stats.stall_seconds:.1f} of {run.seconds:.1f} s",
+                      f"{stats.steps} steps"])
 
 
 def moves_nothing(total_bytes: int, limit_bytes: int) -> str:

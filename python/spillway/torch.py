@@ -62,7 +62,7 @@ from ._offload.session import Session
 from ._params.residency import by_storage
 from ._params.stats import ParameterStats
 from ._recompute.recompute import Recomputer, Recompute, may_recompute
-from ._report.files import asked
+from ._report.files import asked, check_folder
 from ._report.step_trace import StepTrace
 from .cache import STAGE_BACKWARD, STAGE_FORWARD, Cache, Mode
 from .report import Progress
@@ -118,8 +118,8 @@ class Offload(Reports, contextlib.ContextDecorator):
     def __init__(self, model: nn.Module, cache: Cache, scopes: List[nn.Module],
                  exclude: Exclude = None, own_store: Optional[Store] = None,
                  progress: Union[bool, TextIO] = False, endurance_bytes: int = 0,
-                 recompute: Recompute = "never",
-                 parameters: Optional[Parameters] = None) -> None:
+                 recompute: Recompute = "never", parameters: Optional[Parameters] = None,
+                 report: Optional[Path] = None) -> None:
         self._model = model
         self._name = type(model).__name__  # reports have it when the model is gone
         self._parameters = parameters
@@ -152,7 +152,8 @@ class Offload(Reports, contextlib.ContextDecorator):
             from ._recompute.operations import Operations  # which looks for PyTorch's operations
 
             self._operations = self._session.operations = Operations(model, cache.min_bytes)
-        self._report_path = asked(0 if self._store_before is None else self._store_before.partition)
+        self._report_paths = asked(
+            0 if self._store_before is None else self._store_before.partition, report)
         cache.last_use = weakref.WeakMethod(self._summarize)
         self._progress: Optional[Progress] = None
         if progress:
@@ -722,6 +723,7 @@ def offload(
     recompute: Recompute = "never",
     parameters: bool = False,
     host_bytes: Optional[Size] = None,
+    report: Optional[Path] = None,
     **former: Size,
 ) -> Offload:
     """A context manager that spills what autograd saves onto a store. See the module's text for
@@ -758,12 +760,17 @@ def offload(
     :param parameters: are on the drives, too, and in memory while they are used or about to be; the
         store must be open, and the optimizer made afterwards. docs/STATE.md, *Parameters*
     :param host_bytes: of a GPU, copies stay in as much host memory; docs/GUIDE.md, *On a GPU*
+    :param report: a file for the report, written by close(): a page for a browser, or figures if
+        its name ends in .json. Of more than one rank each has its own: run.rank1.html
     :param former: deprecated: the sizes of Sizes as keywords
     :raises SpillwayError: the store is closed; no memory; it is too small for the parameters
+    :raises OSError: there is no folder for the report
     """
     sizes = with_former(sizes, former)
     check_arguments(model, mode, budget_bytes, sizes, store, recompute, host_bytes)
     endurance_bytes = library.size("endurance_bytes", endurance_bytes)
+    if report is not None:
+        check_folder(report)
     if exclude is not None and not callable(exclude) and not isinstance(exclude, Tensor):
         exclude = list(exclude)  # an iterator gives its things once
     excluded_of(model, exclude)  # what is wrong with it is reported now
@@ -773,4 +780,5 @@ def offload(
         opened, own, sizes, mode=mode, memory_bytes=budget_bytes, record=record, wear=wear,
         record_model=type(model).__name__, endurance_bytes=endurance_bytes, host_bytes=host_bytes)
     return Offload(model, cache, scope_modules, exclude, own, progress, endurance_bytes, recompute,
-                   parameters_of(model, opened, own, cache, parameters, sizes.parameter_bytes))
+                   parameters_of(model, opened, own, cache, parameters, sizes.parameter_bytes),
+                   report)

@@ -170,10 +170,20 @@ def test_what_it_did_is_told_afterwards(folder, drives, caplog, capsys):
     callback = SpillwayCallback(drives, **SPILL)
     make_trainer(folder, callbacks=[callback]).train()
     said = [line.getMessage() for line in caplog.records if line.name == "spillway"]
-    assert any("LlamaForCausalLM, mode 'spill': 12 steps" in line for line in said)
-    capsys.readouterr()
+    assert any("LlamaForCausalLM, mode 'spill': activations" in line for line in said)
+    assert "spillway: activations" not in capsys.readouterr().err
     callback.off.report()
-    assert "activations in memory, peak" in capsys.readouterr().out
+    assert "activations in the last step, peak" in capsys.readouterr().out
+
+
+def test_one_line_at_the_end_and_a_page(folder, drives, capsys):
+    callback = SpillwayCallback(drives, report=folder / "run.html", **SPILL)
+    make_trainer(folder, callbacks=[callback]).train()
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("spillway:")]
+    assert len(said) == 1 and " -> " in said[0] and " written, waited " in said[0], said
+    page = (folder / "run.html").read_text()
+    step = said[0].split(" -> ")[1].split(",")[0]  # the page says the same of the last step
+    assert f"<b>{step}</b>" in page and "Activations in the last step" in page
 
 
 def test_the_same_trainer_trains_twice(folder, drives):

@@ -378,7 +378,7 @@ def test_what_it_did_is_told_when_it_is_closed(formatted, caplog, capsys, closes
     assert [line for line in after if "wear" not in line] == [
         line for line in before if "wear" not in line]
     lines = [record.getMessage() for record in caplog.records if record.name == "spillway"]
-    assert len(lines) == 1 and "Layers, mode 'spill': 1 steps" in lines[0]
+    assert len(lines) == 1 and "Layers, mode 'spill': activations" in lines[0]
 
 
 # ---- Progress ------------------------------------------------------------------------------------

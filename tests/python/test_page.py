@@ -135,6 +135,39 @@ def test_names_do_nothing(store, folder):
     assert evil in check(text).text
 
 
+@pytest.mark.parametrize("rank, name", [("", "run"), ("1", "run.rank1")])
+def test_a_report_is_left_at_the_end(store, folder, monkeypatch, rank, name):
+    monkeypatch.setenv("RANK", rank)
+    for ending, written in ((".html", "Activations in the last step"), (".json", '"spillway"')):
+        model = Layers()
+        off = offload_all(store, model, report=folder / f"run{ending}")
+        for _ in range(2):
+            with off:
+                model(torch.ones(8, 100)).sum().backward()
+        assert not list(folder.glob("run*" + ending))
+        off.close()
+        assert written in (folder / (name + ending)).read_text()
+    with pytest.raises(FileNotFoundError):
+        offload_all(store, Layers(), report=folder / "nowhere" / "run.html")
+
+
+def test_text_and_page_say_the_same(store, folder, capsys):
+    model = Layers()
+    off = offload_all(store, model)
+    for _ in range(3):
+        with off:
+            model(torch.ones(8, 100)).sum().backward()
+    off.report(html=folder / "run.html")
+    off.report()
+    line, = [line for line in capsys.readouterr().out.splitlines()
+             if line.startswith("activations in the last step, peak")]
+    figure, share = re.search(r"  (\S+ \S+), (.*)$", line).groups()
+    page = (folder / "run.html").read_text()
+    assert f"<b>{figure}</b>" in page and share in page
+    assert f"-> {figure}, " in off.summary()
+    off.close()
+
+
 def test_a_page_that_cannot_be_written(store, folder):
     off = offload_all(store)
     with pytest.raises(OSError):

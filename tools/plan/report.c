@@ -34,7 +34,7 @@ static void print_model(const struct plan_report *report, FILE *out)
 		      step->model_flops / step->seconds / 1e12);
 }
 
-/* What fused attention does anyway is no choice. */
+/* Fused attention always recomputes its core: that is not a way of its own. */
 static bool has_line(const struct plan_report *report, unsigned line)
 {
 	return line != CURVE_SELECTIVE || report->model.unfused;

@@ -15,7 +15,7 @@ from .._params.stats import ParameterStats
 from .._report.files import save, write
 from .._report.html import page_of
 from .._report.notebook import piece_of
-from .._report.run_record import Run, json_of
+from .._report.run_record import Run, json_of, last_step_bytes
 from ..report import (Progress, hints_of, parameters_line, process_rows, summary_of, table_of,
                       wear_since)
 from ..store import Path
@@ -49,7 +49,7 @@ class Reports:
     _entries: int  # of the context
     _compiled_words: str  # why spilling what is compiled as one piece gains little
     _trace_path: Optional[Path]
-    _report_path: Optional[str] = None
+    _report_paths: List[str]
     # What a report says, from the moment when it is closed on.
     _last: Optional[Tuple[Run, str]] = None
 
@@ -120,11 +120,17 @@ class Reports:
         stats, store = self.stats(), self._session.cache.store
         table = table_of(stats, store, self._drives_before, self._session.device is not None,
                          time.monotonic() - self._since, self._endurance_bytes,
-                         process_rows(*self._process(stats)))
+                         process_rows(*self._process(stats)),
+                         last_step_bytes(self._session.cache.profile()))
         hints = self._hints(stats)
         if self._parameters is not None:
             table += "\n" + parameters_line(self._parameters.stats())
         return "\n".join([table, *hints])
+
+    def summary(self) -> str:
+        """One line: activations and memory of the process, without spilling and with it, and what
+        that cost. Activations are those of the last step."""
+        return summary_of(self._run())
 
     def explain(self, file: Optional[TextIO] = None) -> List[ScopePlan]:
         """Print what the plan in force does with each scope, why, and what the next best would
@@ -162,7 +168,7 @@ class Reports:
         """As a Run has it: the most memory of the process, what that would be if nothing were
         spilled, and why freed memory stays in it."""
         resident, heap = self._resident.peak_bytes, self._session.heap
-        kept = max((point[2] for point in self._session.cache.profile()), default=0)
+        _, kept = last_step_bytes(self._session.cache.profile())
         spared = max(0, kept - stats.step_peak_bytes) if kept else 0
         return (resident, resident + spared if resident else 0,
                 heap.why_not or "" if heap is not None else "")
@@ -194,18 +200,17 @@ class Reports:
         self._leave_report()
         self._last = last
         if self._entries:
-            _log.info("%s", summary_of(last[0]))
+            _log.info("%s, mode %r: %s", self._name, last[0].mode, summary_of(last[0]))
 
     def _leave_report(self) -> None:
-        """At its end, if `spillway run --report` asked for it. Errors must not end the training."""
-        path, self._report_path = self._report_path, None
-        if path is None or self._session.cache.closed:
-            return
-        try:
-            save(self._run(), path)
-            _log.info("the report of this run is in %s", path)
-        except (OSError, ValueError) as error:
-            _log.warning("the report of this run is not written: %s", error)
+        """At its end, where it was asked for. Errors must not end the training."""
+        paths, self._report_paths = self._report_paths, []
+        for path in [] if self._session.cache.closed else paths:
+            try:
+                save(self._run(), path)
+                _log.info("the report of this run is in %s", path)
+            except (OSError, ValueError) as error:
+                _log.warning("the report of this run is not written: %s", error)
 
     def trace(self, path: Path) -> None:
         """Record the next whole step, for Perfetto (ui.perfetto.dev) or chrome://tracing.

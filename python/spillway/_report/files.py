@@ -20,23 +20,34 @@ _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
 _numbers = itertools.count(1)  # numbers of the reports of this process
 
 
-def asked(partition: int) -> Optional[str]:
-    """The file for the report of a new Offload, if this run must leave one; each rank, and each
-    further Offload in a process, gets its own file.
+def asked(partition: int, path: Optional[Path]) -> List[str]:
+    """The files for the report of a new Offload; each rank gets its own file, and each further
+    Offload in a process its own of those that `spillway run --report` asks for.
 
     :param partition: its partition of the store, which distinguishes processes that are not ranks
+    :param path: one that the program asks for
     """
-    path = os.environ.get(_VARIABLE)
-    if not path:
-        return None
-    stem, ending = os.path.splitext(path)
+    paths = []
+    if path is not None:
+        stem, ending = os.path.splitext(os.fspath(path))
+        paths.append(_own(stem, partition) + ending)
+    if os.environ.get(_VARIABLE):
+        stem, ending = os.path.splitext(os.environ[_VARIABLE])
+        number = next(_numbers)
+        paths.append(_own(stem, partition) + (f".{number}" if number > 1 else "") + ending)
+    return paths
+
+
+def check_folder(path: Path) -> None:
+    """:raises OSError: a file cannot be there, as there is no folder"""
+    os.stat(os.path.dirname(os.fspath(path)) or ".")
+
+
+def _own(stem: str, partition: int) -> str:
     rank = next((os.environ[name] for name in _RANKS if os.environ.get(name, "").isdigit()), "")
     if rank:
-        stem += f".rank{rank}"
-    elif partition:
-        stem += f".partition{partition}"
-    number = next(_numbers)
-    return f"{stem}.{number}{ending}" if number > 1 else stem + ending
+        return f"{stem}.rank{rank}"
+    return f"{stem}.partition{partition}" if partition else stem
 
 
 def save(run: Run, path: Path) -> None:

@@ -10,9 +10,10 @@ from typing import Iterable, List, Optional, Sequence, Tuple
 
 from .._core.library import bytes_text
 from ..cache import CacheStats
-from ..report import Row, budget_rows, bus_text, kept_rows, per_day_text, process_rows, years_text
+from ..report import (Row, budget_rows, bus_text, kept_rows, per_day_text, percent_text,
+                      process_rows, years_text)
 from ..wear import Wear
-from .run_record import Profile, Run
+from .run_record import Profile, Run, last_step_bytes
 
 LIGHT = """--paper: #fbfaf8; --card: #ffffff; --ink: #1d2430;
   --soft: #5b6472; --line: #dfe2e7; --ours: #0f766e; --ours-fill: #0f766e2e; --keep: #b45309;
@@ -80,10 +81,6 @@ thead th { color: var(--soft); font-weight: 500; font-size: .9rem; }
   table.stack td[data-name]::before { content: attr(data-name); color: var(--soft); }
 }
 """
-
-
-def _percent(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.0f} %" if whole > 0 else "0 %"
 
 
 # ---- The chart ---------------------------------------------------------------------------------
@@ -185,11 +182,10 @@ def _least(wear: Sequence[Tuple[str, Wear]]) -> Optional[Wear]:
 
 def _tiles(run: Run) -> str:
     stats, least = run.stats, _least(run.wear)
-    highest = max((point[2] for point in run.profile), default=0)
-    ours = max((point[1] for point in run.profile), default=0)
+    ours, highest = last_step_bytes(run.profile)
     step = (stats.step_compute_ns + stats.step_stall_ns + stats.step_hold_ns) / 1e9
     waited = (stats.step_stall_ns + stats.step_hold_ns) / 1e6
-    memory = (f"{_percent(ours, highest)} of the {bytes_text(highest)} without spilling" if highest
+    memory = (f"{percent_text(ours, highest)} of the {bytes_text(highest)} without spilling" if highest
               else "no step has ended yet")
     per_day = sum(one.bytes_per_day for _, one in run.wear)
     lasts = "unknown" if least is None else _lasts_text(least)
@@ -197,7 +193,7 @@ def _tiles(run: Run) -> str:
     why = ("at this rate" if least is not None else
            "their endurance is not known: see Wear") if per_day else "nothing is written"
     return '<div class="tiles">' + "".join([
-        _tile("Memory, at most", bytes_text(ours), memory),
+        _tile("Activations in the last step, at most", bytes_text(ours), memory),
         _tile("Time of the last step", f"{step:.3g} s",
               f"of which {waited:.1f} ms waited for drives"),
         _tile("Written per day", per_day_text(per_day).replace(" a day", ""),

@@ -9,7 +9,7 @@ import itertools
 
 from .._core.library import bytes_text
 from .html import CHART, CHART_KEY, DARK, LIGHT, memory_chart, rules
-from .run_record import Run
+from .run_record import Run, last_step_bytes
 
 _NAME = ".spillway-run"
 _RULES = (
@@ -49,7 +49,7 @@ def _drives(run: Run) -> str:
 def piece_of(run: Run) -> str:
     """The HTML of the cell. The first step of the run has ended."""
     stats = run.stats
-    most, kept = (max(point[which] for point in run.profile) for which in (1, 2))
+    most, kept = last_step_bytes(run.profile)
     words = (f"step {stats.steps}: {bytes_text(most)} of activations in memory at most, "
              f"{bytes_text(kept)} if nothing were spilled; waited "
              f"{stats.step_stall_ns / 1e6:.1f} ms for drives")

@@ -2,17 +2,21 @@
 # spillway/integrations/_training.py - the offload context of a trainer that calls back
 from __future__ import annotations
 
+import logging
+import sys
 import threading
 from typing import Any, Dict, Optional, Sequence, Union
 
 from torch import nn
 
+from .._offload.arguments import rank_of_environment
 from ..cache import CacheStats
 from ..store import Path, Store
 from ..torch import Mode, Offload, offload
 
 Devices = Union[None, Store, Path, Sequence[Path]]
 
+_log = logging.getLogger("spillway")
 _here = threading.local()
 
 
@@ -52,6 +56,14 @@ class Training:
         if self.off is not None and self._open:
             self._open, _here.training = False, None
             self.off.close()
+            self._tell()
+
+    def _tell(self) -> None:
+        """One line at the end, of the first rank, unless the log says it."""
+        assert self.off is not None
+        if not _log.isEnabledFor(logging.INFO) and not rank_of_environment() and (
+                self.off.stats().steps > 0):
+            print(f"spillway: {self.off.summary()}", file=sys.stderr)
 
 
 class TrainingCallback:

@@ -27,7 +27,8 @@ class SpillwayCallback(TrainingCallback, Callback):
     :param devices: the drives of a store, of which each rank opens its own partition; or an open
         store, which stays open; None: without drives, to recompute only (recompute="operations")
     :param mode: see spillway.torch.offload()
-    :param options: what else spillway.torch.offload() takes, except the model
+    :param options: what else spillway.torch.offload() takes, except the model; report="run.html" is
+        the page of what it did
     :raises SpillwayError: in fit(), by what offload() raises: no store on the drives, in use
     """
 
