@@ -312,8 +312,8 @@ static void hosted(struct entry *entry)
 {
 	struct spw_cache *cache = entry->cache;
 
-	cache->count.tensors_host++;
-	cache->count.bytes_host += entry->len_bytes;
+	cache->count.tensors_to_host++;
+	cache->count.bytes_to_host += entry->len_bytes;
 	if (!entry->owner_held)
 		spw_cache__entry_become(entry, ENTRY_HOST);
 }

@@ -285,9 +285,9 @@ enum spw_counter_view {
 	X(uint64_t, host_bytes, GAUGE, BYTES, device, MAIN, \
 		"Copies that stay there until their last use; no part of activation_bytes.") \
 	X(uint64_t, host_bytes_max, PEAK, BYTES, device, MAIN, "Most of it.") \
-	X(uint64_t, bytes_host, TOTAL, BYTES, device, MAIN, \
+	X(uint64_t, bytes_to_host, TOTAL, BYTES, device, MAIN, \
 		"Copied there to stay, and not written.") \
-	X(uint64_t, tensors_host, TOTAL, NUMBER, device, MORE, "Tensors of bytes_host.") \
+	X(uint64_t, tensors_to_host, TOTAL, NUMBER, device, MORE, "Tensors of bytes_to_host.") \
 	X(uint64_t, host_hits, TOTAL, NUMBER, device, MAIN, \
 		"Takes of tensors that came back from there.") \
 	X(uint64_t, plan_tensors_host, GAUGE, NUMBER, plan, MAIN, \

@@ -153,7 +153,7 @@ def _device_rows(stats: CacheStats) -> Iterable[Row]:
     if stats.host_memory_bytes:
         used, given = bytes_text(stats.host_bytes_max), bytes_text(stats.host_memory_bytes)
         yield "  host memory, peak", f"{used} of {given}"
-        yield "  stayed there, not written", _both(stats, "host")
+        yield "  stayed there, not written", _both(stats, "to_host")
         yield "  came back from there", f"{stats.host_hits} times"
     if stats.bus_out_bytes_per_second or stats.bus_in_bytes_per_second:
         yield "  bus", bus_text(stats)
@@ -229,8 +229,8 @@ def summary_of(run: Run) -> str:
     if run.resident_plain_bytes > run.resident_bytes_max:
         parts.append(f"process about {bytes_text(run.resident_plain_bytes)} -> "
                      f"{bytes_text(run.resident_bytes_max)}")
-    if stats.bytes_host:
-        parts.append(f"{bytes_text(stats.bytes_host)} kept in host memory")
+    if stats.bytes_to_host:
+        parts.append(f"{bytes_text(stats.bytes_to_host)} kept in host memory")
     return ", ".join([*parts, f"{bytes_text(stats.bytes_spilled)} written",
                       f"waited {stats.stall_seconds:.1f} of {run.seconds:.1f} s",
                       f"{stats.steps} steps"])

@@ -377,7 +377,7 @@ def main():
         passed += 1
         for name in ("bytes_copied", "copies_ordered", "staging_waits", "tensors_ahead",
                      "copies_failed", "bytes_forwarded", "bytes_read", "bytes_deduplicated",
-                     "bytes_host", "host_hits", "tensors_kept_no_staging", "scopes_again",
+                     "bytes_to_host", "host_hits", "tensors_kept_no_staging", "scopes_again",
                      "tensors_given_up", "tensors_restored"):
             totals[name] = totals.get(name, 0) + getattr(result, name)
     print(", ".join(f"{name} {value}" for name, value in totals.items()))

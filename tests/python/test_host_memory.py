@@ -81,7 +81,7 @@ def test_nothing_is_written_where_all_has_room(store, offload, polls):
     assert left_in(run.off) == (0, 0, 0)
     stats = run.off.stats()
     assert stats.bytes_spilled == stats.bytes_read == stats.host_bytes == 0
-    assert polls is None or 0 < stats.bytes_host <= stats.bytes_copied
+    assert polls is None or 0 < stats.bytes_to_host <= stats.bytes_copied
     assert stats.host_memory_bytes == 8 * MIB
 
 
@@ -113,7 +113,7 @@ def test_what_has_no_room_is_written(store, offload, mode):
             off.step()
             assert torch.equal(run(), expected)
     stats = off.stats()
-    assert stats.tensors_host > 0 and stats.tensors_spilled > 0
+    assert stats.tensors_to_host > 0 and stats.tensors_spilled > 0
     assert stats.host_bytes_max <= stats.host_memory_bytes == 4 * MIB
 
 
@@ -127,7 +127,7 @@ def test_what_has_no_room_stays_without_drives(offload):
             h = h.sin()
         h.sum().backward()
     stats = off.stats()
-    assert stats.tensors_host == 1 and stats.tensors_kept_no_staging == 4  # x is a leaf
+    assert stats.tensors_to_host == 1 and stats.tensors_kept_no_staging == 4  # x is a leaf
 
 
 def test_drives_that_are_full_are_not_needed(folder, offload):
@@ -141,7 +141,7 @@ def test_drives_that_are_full_are_not_needed(folder, offload):
             for _ in range(8):
                 h = h.sin()
             h.sum().backward()
-        assert off.stats().tensors_host == 7 and off.stats().bytes_kept_no_space == 0
+        assert off.stats().tensors_to_host == 7 and off.stats().bytes_kept_no_space == 0
 
 
 def test_any_tensor_comes_back(offload):
@@ -156,7 +156,7 @@ def test_any_tensor_comes_back(offload):
             off.step()
             y = Save.apply(torch.ones(1, requires_grad=True), seen, tensor)
             hosted += 1
-            assert off.stats().tensors_host == hosted
+            assert off.stats().tensors_to_host == hosted
             y.sum().backward()
         got = seen[0][0]
         assert (got.size(), got.stride()) == (tensor.size(), tensor.stride()), tensor
@@ -189,7 +189,7 @@ def test_changed_in_place(offload, polls):
     off = offload(Nothing(), None, polls=polls)
     with off:
         y = torch.randn(300, 300, requires_grad=True).exp()
-        assert off.stats().tensors_host == (polls == 0)
+        assert off.stats().tensors_to_host == (polls == 0)
         y.detach().add_(1)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             y.sum().backward()
@@ -209,7 +209,7 @@ def test_an_exception_in_the_middle_leaves_nothing(offload):
         gc.collect()
         assert left_in(off) == (0, 0, 0)
         assert off.stats().host_bytes == 0
-    assert off.stats().tensors_host > 0
+    assert off.stats().tensors_to_host > 0
 
 
 def test_closed_with_copies_in_it(offload):
@@ -273,7 +273,7 @@ def test_pinned_in_pieces_where_the_system_refuses_more(offload, caplog):
             "system pins no more") in caplog.text
     run = trained(off._model, drawn(), lambda model: off)
     assert_same_run(run, trained(layers(), drawn()))
-    assert off.stats().tensors_host > 0
+    assert off.stats().tensors_to_host > 0
 
 
 def test_a_system_that_pins_nothing(store, offload, caplog):
@@ -288,7 +288,7 @@ def test_a_system_that_pins_nothing(store, offload, caplog):
         run = trained(off._model, drawn(), lambda model: off)
         assert_same_run(run, trained(layers(), drawn()))
         stats = off.stats()
-        assert stats.tensors_host == 0
+        assert stats.tensors_to_host == 0
         assert (stats.tensors_spilled > 0) == (drives is not None)
         off.close()
 
@@ -338,9 +338,9 @@ def test_the_report_says_what_stayed(offload):
     rows = dict(line.split("  ", 1) for line in map(str.strip, text.getvalue().splitlines())
                 if "  " in line)
     assert rows["host memory, peak"].strip().endswith("of 8.0 MiB")
-    assert rows["stayed there, not written"].strip().endswith(f"in {stats.tensors_host} tensors")
+    assert rows["stayed there, not written"].strip().endswith(f"in {stats.tensors_to_host} tensors")
     assert rows["came back from there"].strip() == f"{stats.host_hits} times"
-    assert run.off.device_stats().bytes_host == stats.bytes_host
+    assert run.off.device_stats().bytes_to_host == stats.bytes_to_host
 
 
 def test_a_model_without_a_device_is_told(caplog):

@@ -75,10 +75,10 @@ HOST_CASE(test_there_and_back)
 
 	STAT_IS(host_memory_bytes, 2 * MIB);
 	STAT_IS(host_bytes, 100);
-	STAT_IS(tensors_host, 0);
+	STAT_IS(tensors_to_host, 0);
 	copied(&far);
-	STAT_IS(tensors_host, 1);
-	STAT_IS(bytes_host, 100);
+	STAT_IS(tensors_to_host, 1);
+	STAT_IS(bytes_to_host, 100);
 	state_is(&far, ENTRY_LEAVING);
 	far_drained(&far);
 	state_is(&far, ENTRY_HOST);
@@ -130,7 +130,7 @@ HOST_CASE(test_what_finds_no_room_is_written)
 	third = far_stored(3, MIB);
 	state_is(&third, ENTRY_STORED);
 	STAT_IS(bytes_spilled, MIB);
-	STAT_IS(bytes_host, 2 * MIB);
+	STAT_IS(bytes_to_host, 2 * MIB);
 	released(&second);
 	fourth = far_hosted(4, MIB);
 	taken_and_gone(&third);
@@ -278,7 +278,7 @@ HOST_CASE(test_a_copy_fails)
 	copy_ended(&far, -EIO);
 	state_is(&far, ENTRY_KEPT);
 	STAT_IS(host_bytes, 0);
-	STAT_IS(tensors_host, 0);
+	STAT_IS(tensors_to_host, 0);
 	STAT_IS(bytes_kept_error, 100);
 	taken_from_owner(&far);
 	far_gone(&far);
@@ -327,9 +327,9 @@ HOST_CASE(test_offered_twice)
 	assert_int_equal(offer_at(&again, 1), SPW_OFFER_COPY_AGAIN);
 	assert_ptr_equal(again.copy.staging, far.copy.staging);
 	copied(&far);
-	STAT_IS(tensors_host, 0);
+	STAT_IS(tensors_to_host, 0);
 	copied(&far);
-	STAT_IS(tensors_host, 1);
+	STAT_IS(tensors_to_host, 1);
 	far_drained(&far);
 	state_is(&far, ENTRY_HOST);
 	/* The same bytes on the device are unknown to it now. */

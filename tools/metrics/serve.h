@@ -24,8 +24,8 @@ struct serve_document {
 };
 
 /*
- * Listen on "127.0.0.1:9755" or "[::1]:9755". Return: a descriptor; -EINVAL if it is no such address;
- * -errno; both with a message.
+ * Listen on "127.0.0.1:9755" or "[::1]:9755". Return: a descriptor; -EINVAL if it is not such an
+ * address; -errno; both with a message.
  */
 int serve_listen(const char *address);
 /*

@@ -16,8 +16,8 @@
  * code uses these numbers, so d can be any size.
  *
  * Operations of one step (the same, appendix A): forward 24 s b h^2 + 4 s^2 b h per layer, and 2 s
- * b h v for the logits; backward twice that. Selective recomputation and fused attention repeat 4 s^2
- * b h, full recomputation the forward pass of the layers.
+ * b h v for the logits; backward twice that. Selective recomputation and fused attention repeat
+ * 4 s^2 b h, full recomputation the forward pass of the layers.
  *
  * Pipeline (1F1B): the first stage holds min(p, m) micro-batches at once; the step takes (m + p -
  * 1) / m of its compute.

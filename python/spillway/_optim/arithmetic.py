@@ -31,7 +31,7 @@ MASTER = "master"
 HOST = torch.device("cpu")
 # Below this many elements a call costs more than the copy that makes one run of several pieces.
 _DIRECT_COUNT = 16384
-# So many steps may change nothing before that is said: a warm-up may begin with a rate of 0.
+# This many steps may change nothing before that is said: a warm-up may begin with a rate of 0.
 _STEPS_UNCHANGED = 2
 
 
