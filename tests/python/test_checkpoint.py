@@ -114,6 +114,33 @@ def masters_of(model, state):
             for number, (name, param) in enumerate(model.named_parameters())}
 
 
+@pytest.mark.parametrize("shapes", [((0,), (65,)), ((65,), (0,), (65,)), ((65,), (0,))])
+def test_parameters_without_elements(formatted, folder, shapes):
+    params = {f"p{number}": nn.Parameter(torch.randn(shape).bfloat16())
+              for number, shape in enumerate(shapes)}
+    with opened(formatted) as store:
+        optimizer = spillway.torch.Optimizer(torch.optim.AdamW, params.items(), store,
+                                             masters="compact", lr=0.01)
+        for _ in range(2):
+            for param in params.values():
+                param.grad = torch.randn(param.shape).bfloat16()
+            optimizer.step()
+        optimizer.commit()
+        state = optimizer.state_dict()["state"]
+    for what in ("parameters", "masters", "all"):
+        exported(formatted, folder / what, "safetensors", what)
+        tensors, _ = read(folder / what)
+        for number, (name, param) in enumerate(params.items()):
+            if param.numel() == 0:
+                continue
+            wanted = state[number]["master"] if what == "masters" else param.detach()
+            assert torch.equal(tensors[name].view(-1), wanted.view(-1)), (what, name)
+            if what == "all":
+                for field in ("master", "exp_avg", "exp_avg_sq"):
+                    assert torch.equal(tensors[f"optimizer.{field}.{name}"].view(-1),
+                                       state[number][field].view(-1)), field
+
+
 # ---- Safetensors ---------------------------------------------------------------------------------
 
 

@@ -463,3 +463,17 @@ def test_a_state_dict_after_parameters_were_loaded(masters):
     params[0].grad = torch.ones(300, dtype=torch.bfloat16)
     tiled.step()
     assert not params[0].equal(value)
+
+
+def test_a_frozen_parameter_in_the_memory_of_a_trained_one():
+    def trained(masters):
+        torch.manual_seed(SEED)
+        param = nn.Parameter(torch.randn(100).bfloat16())
+        head = nn.Parameter(param.data[:50], requires_grad=False)
+        optimizer = over([param, head], masters=masters, lr=0.1)
+        for _ in range(3):
+            param.grad = torch.randn(100).bfloat16()
+            optimizer.step()
+        return param.detach()
+
+    assert torch.equal(trained("compact"), trained(True))

@@ -223,6 +223,27 @@ def test_masters_and_a_mirror(formatted, kinds):
         assert_same(other, model)
 
 
+@pytest.mark.parametrize("masters", [True, "compact"])
+def test_parameters_that_a_commit_had_in_memory_are_not_taken_for_empty(formatted, masters):
+    def make():
+        torch.manual_seed(5)
+        return GPT(2, dropout=0.0).bfloat16()
+
+    with opened(formatted) as store:
+        model = make()
+        optimizer = over(store, model, masters=True)
+        train(model, optimizer, range(1))
+        optimizer.commit()
+    with opened(formatted) as store:
+        model = make()
+        wanted = [param.detach().clone() for param in model.parameters()]
+        _, optimizer = both(store, model, masters=masters)
+        with pytest.raises(spillway.SpillwayError) as caught:
+            optimizer.resume()
+        assert caught.value.errno == errno.EUCLEAN
+        assert all(map(torch.equal, wanted, [param.detach() for param in model.parameters()]))
+
+
 def test_a_store_of_another_model_is_refused_and_unchanged(formatted):
     with opened(formatted) as store:
         model = made()

@@ -185,7 +185,9 @@ class _Commit:
                 raise ValueError(f"{name} is not there beside its master")
             parts: List[Part] = []
             for piece in tensor.compact:
-                parts += [*piece.parts, *_between(weights.parts, 2 * piece.start, 2 * piece.stop)]
+                if piece.count > 0:  # nothing is read for others (stream.py)
+                    parts += [*piece.parts,
+                              *_between(weights.parts, 2 * piece.start, 2 * piece.stop)]
             self.fields.setdefault(MASTER, {})[name] = dataclasses.replace(tensor,
                                                                            parts=tuple(parts))
 

@@ -126,16 +126,26 @@ class Masters:
                     self._say_changed(tile, number)
         return {**taken.views, MASTER: masters}
 
-    def keep(self, tile: Tile, taken: Taken, views: Dict[str, Tensor]) -> None:
+    def keep(self, tile: Tile, taken: Taken, views: Dict[str, Tensor],
+             stepped: Optional[Sequence[Piece]] = None) -> None:
         """The masters of views(), to which the parameters have been rounded, are in the record.
 
+        :param stepped: the pieces that have been changed, if not all: others are left as they are,
+            since their parameters may share memory with those
         :raises RuntimeError: a parameter is not its master rounded
         """
         if master_is_compact(tile):
             halves = _Halves(tile, taken.views[MASTER])
+            changed = None if stepped is None else {piece.parameter for piece in stepped}
             for number, piece in enumerate(tile.pieces):
-                if piece.start < piece.stop:
-                    self._pack(tile, halves, number, piece, views[MASTER][piece.offset:piece.end])
+                if piece.start == piece.stop:
+                    continue
+                masters = views[MASTER][piece.offset:piece.end]
+                if changed is not None and piece.parameter not in changed:
+                    if (tile.name, piece.offset) in self._there:
+                        continue
+                    read_piece(self._params[piece.parameter], piece, masters)
+                self._pack(tile, halves, number, piece, masters)
         self.note(tile)
 
     def _pack(self, tile: Tile, halves: _Halves, number: int, piece: Piece,

@@ -225,7 +225,7 @@ class Tiled:
                 inside = taken.changed = True
                 views = self._masters.views(tile, taken)
                 after = self._arithmetic.step(tile, views, group, self.entries, pieces, gradient)
-                self._masters.keep(tile, taken, views)
+                self._masters.keep(tile, taken, views, pieces)
                 inside = False
         except BaseException as error:
             if inside:
