@@ -2,6 +2,8 @@
 # tests/python/test_checkpoint_inputs.py - what checkpoints get in keyword arguments and containers
 import contextlib
 import functools
+import gc
+import weakref
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from offloading import (assert_same_run, equal, gradients_of, left_in, offload_a
                         trained)
 from spillway._core.torch_compat import is_before
 from spillway._offload import checkpoint_inputs
+from streams import Table, host_is_device
 
 pytestmark = pytest.mark.skipif(
     is_before("2.6"), reason="PyTorch does not tell which hooks are the innermost")
@@ -209,3 +212,89 @@ def test_checkpoints_of_an_unknown_version_are_left_alone(monkeypatch, begin):
     checkpoint_inputs.install(lambda: None)
     assert getattr(module, checkpoint_inputs._NAME) is begin
     assert hasattr(module, checkpoint_inputs._INSTALLED)
+
+
+def tagged(layer, x):
+    """The function reads an attribute that a program gave the tensor."""
+    x = x * 1
+    x.factor = 0.5
+    return checkpoint(lambda x: layer(x * x.factor), x=x, use_reentrant=False)
+
+
+def sparse(layer, x):
+    return checkpoint(lambda x: layer(x.to_dense()), x=x.to_sparse(), use_reentrant=False)
+
+
+def in_place(layer, x):
+    """Two checkpoints hold the tensor that each changes to what it is already."""
+    x, function = x * 1, lambda x: layer(torch.relu_(x))
+    return (checkpoint(function, x=x, use_reentrant=False)
+            + checkpoint(function, x=x, use_reentrant=False))
+
+
+def beside_jvp(layer, x):
+    torch.func.jvp(lambda y: checkpoint(layer.inner[0], input=y * 1, use_reentrant=False),
+                   (torch.ones(3, WIDTH),), (torch.ones(3, WIDTH),))
+    return CALLS["keyword"](layer, x * 1)
+
+
+@pytest.mark.parametrize("call", [tagged, sparse, in_place, beside_jvp],
+                         ids=["tagged", "sparse", "in place", "beside jvp"])
+def test_programs_that_saving_would_break(store, call):
+    same_as_plain(call, store)
+
+
+def test_a_graph_of_which_a_list_is_changed_is_used_twice(store):
+    """Each recomputation changes what the next one gets."""
+    def counting(layer, x):
+        def function(boxes):
+            boxes["count"] += 1
+            return layer(boxes["x"] * boxes["count"])
+
+        return checkpoint(function, {"x": x, "count": 0}, use_reentrant=False)
+
+    def gradients(off):
+        torch.manual_seed(11)
+        model = Model(counting)
+        with off(model):
+            loss = model(torch.randn(ROWS, WIDTH)).square().mean()
+            loss.backward(retain_graph=True)
+            loss.backward()
+        return gradients_of(model)
+
+    plain = gradients(lambda model: contextlib.nullcontext())
+    assert equal(plain, gradients(lambda model: offload_all(store, model)))
+
+
+def test_selective_checkpoints_on_a_device(store):
+    """Their mode does not see the operations that bring an input back."""
+    def selective(layer, x):
+        contexts = functools.partial(torch.utils.checkpoint.create_selective_checkpoint_contexts,
+                                     [torch.ops.aten.addmm.default])
+        return checkpoint(layer, x=x, use_reentrant=False, context_fn=contexts)
+
+    def on_device(store, model):
+        off = offload_all(store, model)
+        host_is_device(off, Table())
+        return off
+
+    spilled = trained_by(selective, functools.partial(on_device, store))
+    spilled.off.close()
+    assert_same_run(trained_by(selective), spilled)
+
+
+def trained_by(call, off_of=None):
+    torch.manual_seed(11)
+    return trained(Model(call), lambda: torch.randn(ROWS, WIDTH), off_of)
+
+
+def test_a_dropped_offload_is_closed(store):
+    """What waits to be saved does not keep it."""
+    off = offload_all(store, Model(None))
+    with off:
+        checkpoint(torch.tanh, torch.randn(ROWS, WIDTH, requires_grad=True),
+                   use_reentrant=False).sum().backward()
+    session = weakref.ref(off._session)
+    del off
+    gc.collect()
+    assert session() is None

@@ -99,7 +99,12 @@ class HostMemory:
 def _allowed(wanted: int) -> int:
     """Not more than is free: what is pinned cannot be taken back, and a control group that has no
     more ends its processes."""
-    free = free_memory()
+    try:
+        free = free_memory()
+    except (OSError, ValueError) as error:  # no /proc, as in some sandboxes
+        _log.warning("host_bytes: how much memory is free is not known, and none is pinned: %s",
+                     error)
+        return 0
     allowed = free // _OF_PARTS * _PARTS
     if wanted > allowed:
         _log.warning(

@@ -210,7 +210,11 @@ def port_of(table: Any, device: torch.device, cache: Cache) -> Port:
     moves = cache.mode != "observe"
     port = Port(table, device, cache.store if moves else None)
     if moves and cache.host_bytes:
-        port.use(HostMemory(table, device, cache))
+        try:
+            port.use(HostMemory(table, device, cache))
+        except BaseException:  # Ctrl-C: the arena must not stay pinned
+            port.unpin()
+            raise
     return port
 
 

@@ -21,15 +21,15 @@ from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 import torch
 from torch import Tensor
 
-from .._core.torch_compat import is_compiling
+from .._core.torch_compat import is_compiling, unseen_by_modes
 
 _NAME = "_checkpoint_without_reentrant_generator"
 _INSTALLED = "_spillway_saves_inputs"
 
 _TRIES = 4  # to save one: what else is saved of it may be on its way out of memory until then
 
-# .owner: whose hooks save; .held: by identity, weak references to what checkpoints hold and is not
-# saved yet
+# .owner: a weak reference to whose hooks save; .held: by identity, weak references to what
+# checkpoints hold and is not saved yet
 _waiting = threading.local()
 _storage_references: Optional[Callable[[int], int]] = (
     getattr(torch._C, "_storage_Use_Count", None) if hasattr(Tensor, "_use_count") else None)
@@ -52,7 +52,9 @@ class _Held:
         self.value = value      # None: saved, or taken apart
         self.saved: Any = None  # has the activation as .saved_tensors
         self.parts: Any = None  # of the list or dict
+        self.changed: Any = None  # what a recomputation has changed in place: later ones get that
         self.tries = 0
+        self.lock = threading.Lock()  # a backward pass may run in another thread
 
     def references(self) -> Tuple[int, ...]:
         """How often the value is referred to: as it is, as a tensor in C++, by its memory."""
@@ -66,7 +68,13 @@ class _Held:
         """If nothing else refers to the value: it can not be changed after that.
 
         :returns: whether it need not be tried again"""
+        with self.lock:
+            return self._save_if_alone()
+
+    def _save_if_alone(self) -> bool:
         self.tries += 1
+        if isinstance(self.value, Tensor) and not _is_activation(self.value):
+            return True  # it has got an attribute since
         if self.references() != _ALONE[isinstance(self.value, Tensor)]:
             return self.tries == _TRIES
         if isinstance(self.value, Tensor):
@@ -77,14 +85,17 @@ class _Held:
             self.parts = {key: _take(part, inside=True) for key, part in self.value.items()}
         else:
             self.parts = [_take(part, inside=True) for part in self.value]
-        self.value = None  # last, as another thread may be in the backward pass
+        self.value = None
         return True
 
     def restored(self, found: Dict["_Held", Any]) -> Any:
         """:param found: what was restored for the same call"""
         if self not in found:
-            value = self.value  # first: it goes last
-            if self.saved is not None:
+            with self.lock:  # from here on it is referred to, and not saved
+                value = self.value
+            if self.changed is not None:
+                value = self.changed
+            elif self.saved is not None:
                 value, = self.saved.saved_tensors
             elif isinstance(self.parts, dict):
                 value = {key: _fill(part, found) for key, part in self.parts.items()}
@@ -92,6 +103,28 @@ class _Held:
                 value = [_fill(part, found) for part in self.parts]
             found[self] = value
         return found[self]
+
+    def used(self, value: Any, before: Any) -> None:
+        """Without spillway the next recomputation gets what this one has changed, too.
+
+        :param before: _state_of() what was restored, before the function got it"""
+        if self.value is None and self.changed is None and not _is_in(before, value):
+            self.changed = value
+
+
+def _state_of(value: Any) -> Any:
+    """What tells whether it is changed in place."""
+    return value._version if isinstance(value, Tensor) else value.copy()
+
+
+def _is_in(state: Any, value: Any) -> bool:
+    """Whether a value is as it was then."""
+    if isinstance(value, Tensor):
+        return bool(value._version == state)
+    if isinstance(value, dict):
+        return _same(value, state) and len(value) == len(state) and _same(
+            value.values(), state.values())
+    return len(value) == len(state) and _same(value, state)
 
 
 def _held_alone() -> Dict[bool, Tuple[int, ...]]:
@@ -115,7 +148,9 @@ class _Partial:
 
 
 def _is_activation(value: Any) -> bool:
-    return type(value) is Tensor and value.requires_grad and not value.is_leaf
+    """Of strided elements, and nothing else: attributes that a program gave it would be lost."""
+    return (type(value) is Tensor and value.requires_grad and not value.is_leaf
+            and value.layout is torch.strided and not value.is_nested and not value.__dict__)
 
 
 def _has_activations(container: Any) -> bool:
@@ -194,15 +229,25 @@ class _Call:
 
     def __call__(self, *kept: Any) -> Any:
         found: Dict[_Held, Any] = {}
-        args = [arg if part is None else _fill(part, found) for arg, part in zip(kept, self._args)]
-        return _fill(self._function, found)(
-            *args, **{key: _fill(value, found) for key, value in self._keywords.items()})
+        # The mode of a selective checkpoint counts the operations that it sees.
+        with unseen_by_modes():
+            args = [arg if part is None else _fill(part, found)
+                    for arg, part in zip(kept, self._args)]
+            function = _fill(self._function, found)
+            keywords = {key: _fill(value, found) for key, value in self._keywords.items()}
+        states = {held: _state_of(value) for held, value in found.items()}
+        try:
+            return function(*args, **keywords)
+        finally:  # also where the recomputation has what it needs
+            for held, state in states.items():
+                held.used(found[held], state)
 
 
 def _save_what_waits(owner: Any) -> None:
     """Of the checkpoints that began before this one."""
-    if getattr(_waiting, "owner", None) is not owner:
-        _waiting.owner, _waiting.held = owner, {}
+    former = getattr(_waiting, "owner", None)
+    if former is None or former() is not owner:
+        _waiting.owner, _waiting.held = weakref.ref(owner), {}
     # A list or dict that is taken apart adds what it contained, to be tried in the same pass.
     keys = list(_waiting.held)
     while keys:
@@ -213,13 +258,19 @@ def _save_what_waits(owner: Any) -> None:
         keys = [key for key in _waiting.held if key not in keys]
 
 
+def _is_transformed() -> bool:
+    """By torch.func, or for derivatives forward, which _Save does not have."""
+    return (torch.autograd.forward_ad._current_level >= 0
+            or torch._C._functorch.peek_interpreter_stack() is not None)
+
+
 def _saving(begin: Callable[..., Any], owner_here: Callable[[], Any]) -> Callable[..., Any]:
     """:param begin: what checkpoints begin with: of function, arguments, keyword arguments"""
     @functools.wraps(begin)
     def saving(function: Any, args: Any, keywords: Dict[str, Any], *options: Any,
                **named: Any) -> Any:
         owner = None if is_compiling() or not torch.is_grad_enabled() else owner_here()
-        if owner is not None:
+        if owner is not None and not owner.excluding and not _is_transformed():
             _save_what_waits(owner)
             call = _Call(function, args, keywords)
             if call.holds:
@@ -254,7 +305,9 @@ def install(owner_here: Callable[[], Any]) -> None:
     :param owner_here: whose hooks would save a tensor now; None: no session's
     """
     module: Any = sys.modules.get("torch.utils.checkpoint")
-    if module is None or _storage_references is None or hasattr(module, _INSTALLED):
+    if (module is None or _storage_references is None or hasattr(module, _INSTALLED)
+            or not hasattr(torch.autograd.forward_ad, "_current_level")
+            or not hasattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack")):
         return
     setattr(module, _INSTALLED, True)
     for name in (_NAME + "_impl", _NAME):  # 2.14 or later; 2.1 or later

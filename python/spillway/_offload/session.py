@@ -107,7 +107,11 @@ class Session(hooks.Session):  # type: ignore[misc]
         kind = tensor.device.type
         if self.device is None and kind not in self._refused and not self.cache.forgotten:
             self._refused.add(kind)  # also while this runs: it may make tensors
-            self.device = self.device_of(tensor.device, self.cache)
+            try:
+                self.device = self.device_of(tensor.device, self.cache)
+            except BaseException:  # Ctrl-C: the next one is asked again
+                self._refused.discard(kind)
+                raise
             self.watch()
         return self.device is not None and self.device.has(tensor)
 
