@@ -8,12 +8,12 @@ import time
 from typing import TYPE_CHECKING, Iterable, List, Mapping, Optional, Sequence, TextIO, Tuple
 
 from ._core.library import bytes_text
-from ._report.run_record import Run, last_step_bytes
 from .cache import CacheStats
 from .store import DriveStats, Store, StoreStats
 from .wear import Wear, wear_of
 
 if TYPE_CHECKING:
+    from ._report.run_record import Profile, Run
     from ._params.stats import ParameterStats
 
 Row = Tuple[str, str]
@@ -96,6 +96,13 @@ def budget_rows(stats: CacheStats) -> Iterable[Row]:
         yield "  exceeded so far", f"by {stats.budget_steps_over} steps, by {most} at most"
 
 
+def last_step_bytes(profile: Profile) -> Tuple[int, int]:
+    """Most bytes of activations in the last step: in memory, and if nothing were spilled; 0, 0: no
+    step has ended."""
+    return (max((point[1] for point in profile), default=0),
+            max((point[2] for point in profile), default=0))
+
+
 def percent_text(part: float, whole: float) -> str:
     return f"{100 * part / whole:.0f} %" if whole > 0 else "0 %"
 
@@ -103,10 +110,10 @@ def percent_text(part: float, whole: float) -> str:
 def _cache_rows(stats: CacheStats, last_step: Tuple[int, int]) -> Iterable[Row]:
     yield "steps", str(stats.steps)
     if last_step[1]:
-        ours, kept = last_step
+        ours, plain = last_step
         yield ("activations in the last step, peak",
-               f"{bytes_text(ours)}, {percent_text(ours, kept)} of the {bytes_text(kept)} without "
-               "spilling")
+               f"{bytes_text(ours)}, {percent_text(ours, plain)} of the {bytes_text(plain)} "
+               "without spilling")
     yield "activations since the start, peak", bytes_text(stats.activation_bytes_max)
     yield from budget_rows(stats)
     yield "offered", bytes_text(stats.bytes_offered)

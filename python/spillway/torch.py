@@ -706,6 +706,13 @@ def _stage_of(micro_batch: int, phase: Phase) -> Tuple[int, int]:
     return library.number("micro_batch", micro_batch, 32), choice("phase", phase, _PHASES)
 
 
+def _listed(exclude: Exclude) -> Exclude:
+    """An iterator gives its things once."""
+    if exclude is None or callable(exclude) or isinstance(exclude, Tensor):
+        return exclude
+    return list(exclude)
+
+
 def offload(
     model: nn.Module,
     store: Union[None, Store, Path, Sequence[Path]],
@@ -730,9 +737,8 @@ def offload(
     use. Numbers of bytes may be words, as on the command line: "64KiB", "1.5G", "4GB".
 
     :param model: used to know parameters, buffers and layers; not changed
-    :param store: an open store; or the drives of one, which is then opened on the partition of this
-        rank and closed by close(); may be None in mode "observe", and in the modes that plan with
-        recompute or host_bytes
+    :param store: an open store; or the drives of one, opened on the partition of this rank and
+        closed by close(); None in mode "observe", or recompute or host_bytes where it plans
     :param mode: "fastest": after a first step that is only measured, plan the lowest peak without
         waiting for drives; "budget": plan the fewest bytes written such that activations fit
         budget_bytes; "spill": by a fixed rule, all but what the backward pass needs first;
@@ -754,25 +760,20 @@ def offload(
         functions, in the backward pass; "auto": and scopes, where that costs less than keeping or
         spilling their tensors; a function of (name, module): only scopes for which it is true.
         Modes "fastest" and "budget", PyTorch 2.1 or later. docs/GUIDE.md, *Recomputing*
-    :param scopes: the modules after which the cache decides: a list, or a function of (name,
-        module); default: the children of the outermost ModuleLists and Sequentials; with recompute
-        also their parts, see parts_of()
+    :param scopes: modules after which the cache decides: a list, or a function of (name, module);
+        default: the children of the outermost ModuleLists and Sequentials; see parts_of()
     :param parameters: are on the drives, too, and in memory while they are used or about to be; the
         store must be open, and the optimizer made afterwards. docs/STATE.md, *Parameters*
     :param host_bytes: of a GPU, copies stay in as much host memory; docs/GUIDE.md, *On a GPU*
-    :param report: a file for the report, written by close(): a page for a browser, or figures if
-        its name ends in .json. Of more than one rank each has its own: run.rank1.html
+    :param report: a file that close() writes: a page for a browser; figures, if it ends in .json
     :param former: deprecated: the sizes of Sizes as keywords
     :raises SpillwayError: the store is closed; no memory; it is too small for the parameters
-    :raises OSError: there is no folder for the report
     """
     sizes = with_former(sizes, former)
     check_arguments(model, mode, budget_bytes, sizes, store, recompute, host_bytes)
     endurance_bytes = library.size("endurance_bytes", endurance_bytes)
-    if report is not None:
-        check_folder(report)
-    if exclude is not None and not callable(exclude) and not isinstance(exclude, Tensor):
-        exclude = list(exclude)  # an iterator gives its things once
+    check_folder(report)
+    exclude = _listed(exclude)
     excluded_of(model, exclude)  # what is wrong with it is reported now
     scope_modules = scopes_of(model, scopes, recompute != "never")
     opened, own = opened_store(store, rank)

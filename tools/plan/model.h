@@ -21,7 +21,7 @@ struct model {
 	uint32_t layers, hidden, heads, sequence, micro_batch, micro_batches, vocabulary;
 	uint32_t tensor_parallel, pipeline_parallel, dtype_bytes;
 	enum model_recompute recompute;
-	bool unfused; /* attention saves its matrices of scores; fused kernels recompute them */
+	bool unfused;     /* attention saves its matrices of scores; fused kernels recompute them */
 	double gpu_flops; /* achieved operations per second and GPU */
 };
 

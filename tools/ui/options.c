@@ -333,8 +333,8 @@ static void print_verbs(const struct tool_command *command, FILE *out)
 {
 	for (const struct tool_command *verb = command->verbs; verb->name; verb++)
 		(void)fprintf(out, "  %-8s %s\n", tool_verb_name(verb), verb->summary);
-	(void)fprintf(out, "\n'spillway %s %s --help' explains one of them.\n", command->name,
-		      tool_verb_name(command->verbs));
+	(void)fprintf(out, "\n'spillway %s VERB --help' explains one, of these names.\n",
+		      command->name);
 }
 
 /* ---- Run a command, print help ---- */

@@ -15,9 +15,9 @@ from .._params.stats import ParameterStats
 from .._report.files import save, write
 from .._report.html import page_of
 from .._report.notebook import piece_of
-from .._report.run_record import Run, json_of, last_step_bytes
-from ..report import (Progress, hints_of, parameters_line, process_rows, summary_of, table_of,
-                      wear_since)
+from .._report.run_record import Run, json_of
+from ..report import (Progress, hints_of, last_step_bytes, parameters_line, process_rows,
+                      summary_of, table_of, wear_since)
 from ..store import Path
 from .explain import ScopePlan, scope_plans, text_of
 from .heap import Resident

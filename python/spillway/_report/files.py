@@ -38,9 +38,10 @@ def asked(partition: int, path: Optional[Path]) -> List[str]:
     return paths
 
 
-def check_folder(path: Path) -> None:
+def check_folder(path: Optional[Path]) -> None:
     """:raises OSError: a file cannot be there, as there is no folder"""
-    os.stat(os.path.dirname(os.fspath(path)) or ".")
+    if path is not None:
+        os.stat(os.path.dirname(os.fspath(path)) or ".")
 
 
 def _own(stem: str, partition: int) -> str:

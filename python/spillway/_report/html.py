@@ -10,10 +10,10 @@ from typing import Iterable, List, Optional, Sequence, Tuple
 
 from .._core.library import bytes_text
 from ..cache import CacheStats
-from ..report import (Row, budget_rows, bus_text, kept_rows, per_day_text, percent_text,
-                      process_rows, years_text)
+from ..report import (Row, budget_rows, bus_text, kept_rows, last_step_bytes, per_day_text,
+                      percent_text, process_rows, years_text)
 from ..wear import Wear
-from .run_record import Profile, Run, last_step_bytes
+from .run_record import Profile, Run
 
 LIGHT = """--paper: #fbfaf8; --card: #ffffff; --ink: #1d2430;
   --soft: #5b6472; --line: #dfe2e7; --ours: #0f766e; --ours-fill: #0f766e2e; --keep: #b45309;
@@ -185,8 +185,8 @@ def _tiles(run: Run) -> str:
     ours, highest = last_step_bytes(run.profile)
     step = (stats.step_compute_ns + stats.step_stall_ns + stats.step_hold_ns) / 1e9
     waited = (stats.step_stall_ns + stats.step_hold_ns) / 1e6
-    memory = (f"{percent_text(ours, highest)} of the {bytes_text(highest)} without spilling" if highest
-              else "no step has ended yet")
+    memory = (f"{percent_text(ours, highest)} of the {bytes_text(highest)} without spilling"
+              if highest else "no step has ended yet")
     per_day = sum(one.bytes_per_day for _, one in run.wear)
     lasts = "unknown" if least is None else _lasts_text(least)
     short = least is not None and (least.years is None or least.years < 1)

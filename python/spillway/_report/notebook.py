@@ -8,8 +8,9 @@ import html
 import itertools
 
 from .._core.library import bytes_text
+from ..report import last_step_bytes
 from .html import CHART, CHART_KEY, DARK, LIGHT, memory_chart, rules
-from .run_record import Run, last_step_bytes
+from .run_record import Run
 
 _NAME = ".spillway-run"
 _RULES = (

@@ -17,13 +17,6 @@ from ..wear import Wear
 Profile = Sequence[Tuple[float, int, int]]
 
 
-def last_step_bytes(profile: Profile) -> Tuple[int, int]:
-    """Most bytes of activations in the last step: in memory, and if nothing were spilled; 0, 0: no
-    step has ended."""
-    return (max((point[1] for point in profile), default=0),
-            max((point[2] for point in profile), default=0))
-
-
 @dataclasses.dataclass(frozen=True)
 class Run:
     """The figures that a report shows. ``drives`` and ``before``: counters now and at the start

@@ -7,9 +7,9 @@ import sys
 import threading
 from typing import Any, Dict, Optional, Sequence, Union
 
+import torch
 from torch import nn
 
-from .._offload.arguments import rank_of_environment
 from ..cache import CacheStats
 from ..store import Path, Store
 from ..torch import Mode, Offload, offload
@@ -61,8 +61,10 @@ class Training:
     def _tell(self) -> None:
         """One line at the end, of the first rank, unless the log says it."""
         assert self.off is not None
-        if not _log.isEnabledFor(logging.INFO) and not rank_of_environment() and (
-                self.off.stats().steps > 0):
+        distributed = torch.distributed
+        first = not (distributed.is_available() and distributed.is_initialized()
+                     and distributed.get_rank() > 0)
+        if first and not _log.isEnabledFor(logging.INFO) and self.off.stats().steps > 0:
             print(f"spillway: {self.off.summary()}", file=sys.stderr)
 
 

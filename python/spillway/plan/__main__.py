@@ -149,8 +149,8 @@ def _verdict(machine: Machine, answer: Answer) -> List[str]:
         return ["It trains" + (f", with {moved} on drives." if moved else
                                ", and needs no drives.")]
     if answer.missing_memory_bytes:
-        return [f"It does not fit: {bytes_text(answer.missing_memory_bytes)} of memory are missing.",
-                with_moved]
+        missing = bytes_text(answer.missing_memory_bytes)
+        return [f"It does not fit: {missing} of memory are missing.", with_moved]
     if not machine.drive_bytes:
         return ["It does not fit into memory, and no drives are named: --drives, or --drive-size.",
                 f"With {moved} on drives it takes {bytes_text(answer.drive_bytes)} of them."]
@@ -160,7 +160,8 @@ def _verdict(machine: Machine, answer: Answer) -> List[str]:
 
 def page(model: Model, optimizer: Optimizer, machine: Machine, answer: Answer) -> str:
     """One screen."""
-    lines = [*_verdict(machine, answer), "", f"{model.name}: {model.parameters / 1e6:,.1f} million parameters of "
+    lines = [*_verdict(machine, answer), "",
+             f"{model.name}: {model.parameters / 1e6:,.1f} million parameters of "
              f"{model.element_bytes} bytes, {optimizer.name}", "",
              f"{'':12}{'bytes':>12}  {'lies':9}{'in memory':>12}{'on drives':>12}"
              f"{'read':>12}{'written':>12}"]
