@@ -106,8 +106,7 @@ static bool may_be_there(const struct record *record)
 
 static bool may_be_absent(const struct spw_state *state, const struct record *record)
 {
-	return !record->former &&
-	       (record->transient || (state->formers > 0 && !record->callers));
+	return !record->former && (record->transient || (state->formers > 0 && !record->callers));
 }
 
 /*
