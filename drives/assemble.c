@@ -19,14 +19,17 @@
 static int take_members(struct spw_candidate *candidates, unsigned count, struct spw_assembly *out)
 {
 	struct spw_candidate *by_index[SPW_DRIVES_MAX] = {NULL};
+	uint32_t drive_count = 0;
 
 	out->devices = calloc(count, sizeof(struct spw_device *));
 	out->superblocks = calloc(count, sizeof(*out->superblocks));
 	if (!out->devices || !out->superblocks)
 		return spw_error(-ENOMEM, "no memory for %u drives", count);
 	for (unsigned i = 0; i < count; i++)
-		if (!candidates[i].absent)
+		if (!candidates[i].absent) {
 			by_index[candidates[i].superblock.drive_index] = &candidates[i];
+			drive_count = SPW_MAX(drive_count, candidates[i].superblock.drive_count);
+		}
 	for (unsigned i = 0; i < SPW_DRIVES_MAX; i++) {
 		if (!by_index[i])
 			continue;
@@ -36,6 +39,9 @@ static int take_members(struct spw_candidate *candidates, unsigned count, struct
 		out->superblocks[out->count++] = by_index[i]->superblock;
 		by_index[i]->device = NULL;
 	}
+	/* Commits name drives that some have not been told of. */
+	for (unsigned i = 0; i < out->count; i++)
+		out->superblocks[i].drive_count = drive_count;
 	SPW_ASSERT(out->count > 0 && out->count <= count);
 	return 0;
 }
@@ -166,7 +172,8 @@ static int verify_unchanged(const struct spw_assembly *assembly, unsigned index)
 	    memcmp(now->store_uuid, before->store_uuid, sizeof(now->store_uuid)) != 0)
 		return spw_error(
 			-EUCLEAN,
-			"%s: was formatted by another process just now; open the store again",
+			"%s: was formatted by another process just now, or a drive of its store "
+			"was replaced; open the store again",
 			path);
 	return 0;
 }

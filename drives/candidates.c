@@ -7,11 +7,18 @@
  *               then the set: the first fault in this order is reported. The contents of all drives
  *               are read in parallel.
  *   ASSEMBLE-2  An incomplete superblock makes its drive unusable, whatever the other drives say: a
- *               format that did not finish never leaves a store of mixed generations.
+ *               format that did not finish never leaves a store of mixed generations. The exception
+ *               is a drive that replaces another or is added: it counts as complete once a complete
+ *               drive has a superblock of the same sequence that names it (REPLACE-4 in
+ *               drives/change.c).
  *   ASSEMBLE-3  A drive with a foreign signature outside its data area is refused, even if both
  *               copies are intact: it has been used for something else since. So is a drive with a
  *               copy that other software has overwritten (LAYOUT-14).
- *   ASSEMBLE-4  The superblocks of all drives agree on all fields of the store.
+ *   ASSEMBLE-4  The superblocks of all drives agree on all fields of the store, or, of drives that
+ *               do not know yet that another was replaced or added, on all but sequence,
+ *               drive_uuids and drive_count, which is not higher there.
+ *   ASSEMBLE-5  Which drives belong to a store is told by the superblock with the highest sequence.
+ *               A drive whose UUID it does not name has been replaced, and is refused.
  */
 #include "drives/candidates.h"
 
@@ -51,7 +58,7 @@ void spw_drives__candidates_close_devices(struct spw_device *const devices[], un
 
 /* ---- One drive as a member ---- */
 
-static void note_fault(struct spw_candidate *candidate, int rc)
+void spw_drives__candidate_fault(struct spw_candidate *candidate, int rc)
 {
 	SPW_ASSERT(rc <= 0);
 	if (rc == 0 || candidate->fault != 0)
@@ -88,10 +95,66 @@ static int no_superblock_error(const struct spw_candidate *candidate)
 	}
 }
 
-static int verify_against_device(const struct spw_candidate *candidate)
+static bool same_store(const struct spw_candidate *a, const struct spw_candidate *b)
+{
+	return memcmp(a->superblock.store_uuid, b->superblock.store_uuid,
+		      sizeof(a->superblock.store_uuid)) == 0;
+}
+
+bool spw_drives__candidate_is_named(const struct spw_superblock *by,
+				    const struct spw_superblock *sb)
+{
+	SPW_ASSERT(sb->drive_index < SPW_LAYOUT_DRIVES_MAX);
+	return memcmp(by->drive_uuids[sb->drive_index], sb->drive_uuids[sb->drive_index],
+		      sizeof(sb->drive_uuids[0])) == 0;
+}
+
+/* Is a drive incomplete that replaces another, in a store that knows it (ASSEMBLE-2)? */
+static bool is_known_replacement(const struct spw_superblock *complete,
+				 const struct spw_superblock *sb)
+{
+	return complete->sequence == sb->sequence && spw_drives__candidate_is_named(complete, sb);
+}
+
+/* Do other drives make up for an incomplete superblock? Return: 0; -EUCLEAN. */
+static int verify_complete(const struct spw_candidate *candidate,
+			   const struct spw_candidate *candidates, unsigned count)
+{
+	const struct spw_superblock *sb = &candidate->superblock;
+	bool replaces = false, added = false;
+
+	for (unsigned i = 0; i < count; i++) {
+		const struct spw_superblock *other = &candidates[i].superblock;
+
+		if (!other->complete || !same_store(&candidates[i], candidate))
+			continue;
+		if (is_known_replacement(other, sb))
+			return 0;
+		added |= sb->drive_index >= other->drive_count;
+		replaces |= !spw_drives__candidate_is_named(other, sb);
+	}
+	if (added)
+		return spw_error(-EUCLEAN,
+				 "%s: was to be added to the store as drive %u, which did not "
+				 "finish: run spillway add again, or leave it out",
+				 candidate->path, sb->drive_index + 1);
+	if (replaces)
+		return spw_error(-EUCLEAN,
+				 "%s: was to replace drive %u of the store, which did not finish: "
+				 "run spillway replace again, or leave it out",
+				 candidate->path, sb->drive_index + 1);
+	return spw_error(-EUCLEAN,
+			 "%s: its format did not finish: run spillway format again, with --force "
+			 "(or spillway replace, if it was to replace a drive of the others' store)",
+			 candidate->path);
+}
+
+static int verify_against_device(const struct spw_candidate *candidate,
+				 const struct spw_candidate *candidates, unsigned count)
 {
 	const struct spw_geometry *geometry = spw_device_geometry(candidate->device);
 	const struct spw_superblock *sb = &candidate->superblock;
+	int rc;
 
 	SPW_ASSERT(candidate->contents.superblocks.chosen >= 0);
 	if (geometry->size_bytes < sb->device_bytes)
@@ -109,11 +172,9 @@ static int verify_against_device(const struct spw_candidate *candidate)
 				 "store again with --force",
 				 candidate->path, geometry->logical_block_bytes, sb->block_bytes,
 				 sb->logical_block_bytes);
-	if (!sb->complete) /* a format did not finish (ASSEMBLE-2) */
-		return spw_error(
-			-EUCLEAN,
-			"%s: its format did not finish: run spillway format again, with --force",
-			candidate->path);
+	rc = sb->complete ? 0 : verify_complete(candidate, candidates, count);
+	if (rc != 0)
+		return rc;
 	if (!(sb->features_incompatible & SPW_FEATURE_COMMITS))
 		return spw_error(-EPROTONOSUPPORT,
 				 "%s: was formatted by an earlier version of spillway, without "
@@ -139,6 +200,14 @@ static void warn_of_damage(const struct spw_candidate *candidate, const struct s
 		return;
 	if (superblocks->chosen == SPW_PLACE_FIRST)
 		bad = &superblocks->places[SPW_PLACE_LAST];
+	if (bad->result == 0) {
+		spw_log(log, SPW_LOG_WARNING,
+			"%s: its superblock copies differ, as a drive was being replaced or added "
+			"and that was interrupted; the later one serves: run spillway replace, or "
+			"add, again",
+			candidate->path);
+		return;
+	}
 	spw_log(log, SPW_LOG_WARNING,
 		"%s: the %s superblock copy is not usable (%s); the other one serves. The drive "
 		"may be failing, or something has written to it: check it, and format the store "
@@ -159,7 +228,7 @@ static void look_into(void *context, unsigned index)
 	/* Sample only drives without known contents, which would explain any data. */
 	if (rc == 0 && candidate->sampled && !contents->store && !contents->foreign)
 		rc = spw_drives__residue_sample(candidate->device, &candidate->samples);
-	note_fault(candidate, rc);
+	spw_drives__candidate_fault(candidate, rc);
 }
 
 static int first_fault(const struct spw_candidate *candidates, unsigned count)
@@ -179,17 +248,15 @@ int spw_drives__candidates_read(struct spw_candidate *candidates, unsigned count
 	return first_fault(candidates, count);
 }
 
-static int check_candidate(struct spw_candidate *candidate, bool read_only,
-			   const struct spw_loops *loops, const struct spw_log *log)
+static int check_candidate(struct spw_candidate *candidates, unsigned count, unsigned index,
+			   bool read_only, const struct spw_loops *loops, const struct spw_log *log)
 {
-	struct spw_contents *contents = &candidate->contents;
+	struct spw_candidate *candidate = &candidates[index];
 	int rc;
 
-	if (contents->superblocks.chosen < 0)
+	if (candidate->contents.superblocks.chosen < 0)
 		return no_superblock_error(candidate);
-	candidate->superblock =
-		contents->superblocks.places[contents->superblocks.chosen].superblock;
-	rc = verify_against_device(candidate);
+	rc = verify_against_device(candidate, candidates, count);
 	if (rc != 0)
 		return rc;
 	if (!read_only && (candidate->superblock.features_read_only_compatible &
@@ -208,12 +275,6 @@ static int check_candidate(struct spw_candidate *candidate, bool read_only,
 }
 
 /* ---- The set ---- */
-
-static bool same_store(const struct spw_candidate *a, const struct spw_candidate *b)
-{
-	return memcmp(a->superblock.store_uuid, b->superblock.store_uuid,
-		      sizeof(a->superblock.store_uuid)) == 0;
-}
 
 /* A drive of the store that most drives belong to, so that a single foreign drive is reported. */
 static const struct spw_candidate *representative(const struct spw_candidate *candidates,
@@ -236,35 +297,73 @@ static const struct spw_candidate *representative(const struct spw_candidate *ca
 	return best;
 }
 
-/* Do two superblocks agree on all fields of the store (ASSEMBLE-4)? */
+const struct spw_candidate *spw_drives__candidates_newest(const struct spw_candidate *candidates,
+							  unsigned count)
+{
+	const struct spw_candidate *of = representative(candidates, count), *newest = of;
+
+	for (unsigned i = 0; i < count; i++)
+		if (!candidates[i].absent && same_store(&candidates[i], of) &&
+		    candidates[i].superblock.sequence > newest->superblock.sequence)
+			newest = &candidates[i];
+	return newest;
+}
+
+/* Do two superblocks agree on what no change of the drives changes (ASSEMBLE-4)? */
 static bool agree(const struct spw_superblock *a, const struct spw_superblock *b)
 {
-	return a->sequence == b->sequence && a->drive_count == b->drive_count &&
-	       a->block_bytes == b->block_bytes && a->chunk_bytes == b->chunk_bytes &&
+	return a->block_bytes == b->block_bytes && a->chunk_bytes == b->chunk_bytes &&
 	       a->partition_count == b->partition_count &&
 	       a->features_incompatible == b->features_incompatible &&
 	       a->features_read_only_compatible == b->features_read_only_compatible &&
 	       a->features_compatible == b->features_compatible &&
-	       a->created_unix_s == b->created_unix_s &&
-	       memcmp(a->drive_uuids, b->drive_uuids, sizeof(a->drive_uuids)) == 0;
+	       a->created_unix_s == b->created_unix_s;
 }
 
-static int verify_member(const struct spw_candidate *candidate, const struct spw_candidate *of)
+static bool same_drives(const struct spw_superblock *a, const struct spw_superblock *b)
 {
+	return memcmp(a->drive_uuids, b->drive_uuids, sizeof(a->drive_uuids)) == 0;
+}
+
+static int replaced_error(const struct spw_candidate *candidate, const struct spw_candidate *newest)
+{
+	unsigned index = candidate->superblock.drive_index;
+	char drive[SPW_UUID_TEXT_BYTES], store[SPW_UUID_TEXT_BYTES];
+
+	return spw_error(
+		-EMEDIUMTYPE,
+		"%s: was drive %u of store %s until it was replaced by another (%s); name that "
+		"one instead (this one is free after spillway wipe)",
+		candidate->path, index + 1,
+		spw_layout__uuid_text(newest->superblock.store_uuid, store),
+		spw_layout__uuid_text(newest->superblock.drive_uuids[index], drive));
+}
+
+int spw_drives__candidate_verify(const struct spw_candidate *candidate,
+				 const struct spw_candidate *newest)
+{
+	const struct spw_superblock *sb = &candidate->superblock, *of = &newest->superblock;
 	char own[SPW_UUID_TEXT_BYTES], other[SPW_UUID_TEXT_BYTES];
 
-	if (!same_store(candidate, of))
+	if (!same_store(candidate, newest))
 		return spw_error(-EMEDIUMTYPE,
 				 "%s: belongs to another store (%s) than %s (%s); name the drives "
 				 "of one store",
-				 candidate->path,
-				 spw_layout__uuid_text(candidate->superblock.store_uuid, own),
-				 of->path, spw_layout__uuid_text(of->superblock.store_uuid, other));
-	if (!agree(&candidate->superblock, &of->superblock))
+				 candidate->path, spw_layout__uuid_text(sb->store_uuid, own),
+				 newest->path, spw_layout__uuid_text(of->store_uuid, other));
+	if (!agree(sb, of) || (sb->drive_count > of->drive_count && sb->sequence != of->sequence))
 		return spw_error(-EUCLEAN,
 				 "%s: contradicts %s about the store both belong to; format the "
 				 "store again with --force",
-				 candidate->path, of->path);
+				 candidate->path, newest->path);
+	if (sb->sequence == of->sequence && !same_drives(sb, of))
+		return spw_error(-EUCLEAN,
+				 "%s: contradicts %s about which drives belong to the store: on "
+				 "either side one was replaced or added without the other; name "
+				 "the drives of one side",
+				 candidate->path, newest->path);
+	if (!spw_drives__candidate_is_named(of, sb))
+		return replaced_error(candidate, newest);
 	return 0;
 }
 
@@ -288,14 +387,28 @@ static int missing_error(const struct spw_candidate *member,
 		(void)snprintf(more, sizeof(more), ", and %u more", *missing - 1);
 	return spw_error(
 		-ENXIO,
-		"drive %u of %u (%s)%s is missing: %s belongs to store %s; name all its drives",
+		"drive %u of %u (%s)%s is missing: %s belongs to store %s; name all its drives, or "
+		"replace it (spillway replace)",
 		first + 1, sb->drive_count, spw_layout__uuid_text(sb->drive_uuids[first], drive),
 		more, member->path, spw_layout__uuid_text(sb->store_uuid, store));
 }
 
-static int verify_set(const struct spw_candidate *candidates, unsigned count, unsigned *missing)
+static void warn_of_lagging(const struct spw_candidate *candidate,
+			    const struct spw_candidate *newest, const struct spw_log *log)
 {
-	const struct spw_candidate *of = representative(candidates, count);
+	bool added = candidate->superblock.drive_count < newest->superblock.drive_count;
+
+	if (candidate->superblock.sequence != newest->superblock.sequence)
+		spw_log(log, SPW_LOG_WARNING,
+			"%s: does not know yet that another drive of the store was %s; it is told "
+			"when spillway %s is run again",
+			candidate->path, added ? "added" : "replaced", added ? "add" : "replace");
+}
+
+static int verify_set(const struct spw_candidate *candidates, unsigned count, unsigned *missing,
+		      const struct spw_log *log)
+{
+	const struct spw_candidate *of = spw_drives__candidates_newest(candidates, count);
 	const struct spw_candidate *by_index[SPW_DRIVES_MAX] = {NULL};
 	int rc;
 
@@ -304,7 +417,7 @@ static int verify_set(const struct spw_candidate *candidates, unsigned count, un
 
 		if (candidates[i].absent)
 			continue;
-		rc = verify_member(&candidates[i], of);
+		rc = spw_drives__candidate_verify(&candidates[i], of);
 		if (rc != 0)
 			return rc;
 		SPW_ASSERT(index < candidates[i].superblock.drive_count);
@@ -314,6 +427,7 @@ static int verify_set(const struct spw_candidate *candidates, unsigned count, un
 					 "of the other; name one",
 					 by_index[index]->path, candidates[i].path, index + 1);
 		by_index[index] = &candidates[i];
+		warn_of_lagging(&candidates[i], of, log);
 	}
 	return missing_error(of, by_index, missing);
 }
@@ -328,31 +442,6 @@ void spw_drives__candidates_close(struct spw_candidate *candidates, unsigned cou
 		devices[i] = candidates[i].device;
 	spw_drives__candidates_close_devices(devices, count);
 	free(candidates);
-}
-
-/* Examine each drive, even after a fault, because callers may show all of them. */
-static void examine_each(struct spw_candidate *candidates, const char *const paths[],
-			 unsigned count, bool read_only, const struct spw_log *log)
-{
-	struct spw_vfio_hold *hold = spw_vfio__hold(paths, count, log);
-	struct spw_loops *loops = NULL;
-
-	for (unsigned i = 0; i < count; i++) {
-		struct spw_candidate *candidate = &candidates[i];
-
-		note_fault(candidate, spw_drives__safety_open(candidate->path, read_only, false,
-							      log, &candidate->device));
-	}
-	(void)spw_drives__candidates_read(candidates, count, log);
-	/* Once for all drives. Errors are reported later, when each drive is checked. */
-	if (!read_only)
-		(void)spw_drives__loops_read(&loops);
-	for (unsigned i = 0; i < count; i++)
-		if (candidates[i].fault == 0)
-			note_fault(&candidates[i],
-				   check_candidate(&candidates[i], read_only, loops, log));
-	spw_drives__loops_free(loops);
-	spw_vfio__let_go(hold);
 }
 
 int spw_drives__candidates_new(const char *const paths[], unsigned count, bool sampled,
@@ -375,8 +464,7 @@ int spw_drives__candidates_new(const char *const paths[], unsigned count, bool s
 	return 0;
 }
 
-/* Errors of a drive that has failed or was removed: it cannot be opened or read. */
-static bool is_gone(int fault)
+bool spw_drives__candidates_is_gone(int fault)
 {
 	return fault == -ENOENT || fault == -ENODEV || fault == -ENXIO || fault == -EIO;
 }
@@ -387,9 +475,9 @@ static void note_absent(struct spw_candidate *candidates, unsigned count, const 
 	unsigned gone = 0;
 
 	for (unsigned i = 0; i < count; i++)
-		gone += is_gone(candidates[i].fault);
+		gone += spw_drives__candidates_is_gone(candidates[i].fault);
 	for (unsigned i = 0; gone < count && i < count; i++) {
-		if (!is_gone(candidates[i].fault))
+		if (!spw_drives__candidates_is_gone(candidates[i].fault))
 			continue;
 		spw_log(log, SPW_LOG_WARNING, "%s; taken for a drive that is missing",
 			candidates[i].words);
@@ -397,12 +485,63 @@ static void note_absent(struct spw_candidate *candidates, unsigned count, const 
 	}
 }
 
+int spw_drives__candidates_look(struct spw_candidate *candidates, unsigned count,
+				const struct spw_log *log)
+{
+	int rc = spw_drives__candidates_read(candidates, count, log);
+
+	for (unsigned i = 0; i < count; i++) {
+		const struct spw_superblocks *superblocks = &candidates[i].contents.superblocks;
+
+		if (candidates[i].device && candidates[i].fault == 0 && superblocks->chosen >= 0)
+			candidates[i].superblock =
+				superblocks->places[superblocks->chosen].superblock;
+	}
+	return rc;
+}
+
+int spw_drives__candidates_verify(struct spw_candidate *candidates, unsigned count, bool read_only,
+				  unsigned *missing, const struct spw_log *log)
+{
+	struct spw_loops *loops = NULL;
+	unsigned lacking = 0;
+	int rc;
+
+	/* Once for all drives. Errors are reported later, when each drive is checked. */
+	if (!read_only)
+		(void)spw_drives__loops_read(&loops);
+	/* Each drive, even after a fault, because callers may show all of them. */
+	for (unsigned i = 0; i < count; i++)
+		if (candidates[i].fault == 0)
+			spw_drives__candidate_fault(
+				&candidates[i],
+				check_candidate(candidates, count, i, read_only, loops, log));
+	spw_drives__loops_free(loops);
+	if (missing)
+		note_absent(candidates, count, log);
+	rc = first_fault(candidates, count);
+	if (rc == 0)
+		rc = verify_set(candidates, count, &lacking, log);
+	if (missing)
+		*missing = lacking;
+	return missing && lacking > 0 ? 0 : rc;
+}
+
+static void open_each(struct spw_candidate *candidates, unsigned count, bool read_only,
+		      const struct spw_log *log)
+{
+	for (unsigned i = 0; i < count; i++)
+		spw_drives__candidate_fault(
+			&candidates[i], spw_drives__safety_open(candidates[i].path, read_only,
+								false, log, &candidates[i].device));
+}
+
 int spw_drives__candidates_examine(const char *const paths[], unsigned count, bool read_only,
 				   unsigned *missing, const struct spw_log *log,
 				   struct spw_candidate **out)
 {
+	struct spw_vfio_hold *hold;
 	char words[512] = "";
-	unsigned lacking = 0;
 	int first = 0, rc = spw_drives__candidates_new(paths, count, false, out);
 
 	if (rc != 0)
@@ -410,15 +549,10 @@ int spw_drives__candidates_examine(const char *const paths[], unsigned count, bo
 	first = spw_drives_distinct(paths, count);
 	if (first != 0)
 		(void)snprintf(words, sizeof(words), "%s", spw_last_error());
-	examine_each(*out, paths, count, read_only, log);
-	if (first != 0)
-		return spw_error(first, "%s", words);
-	if (missing)
-		note_absent(*out, count, log);
-	rc = first_fault(*out, count);
-	if (rc == 0)
-		rc = verify_set(*out, count, &lacking);
-	if (missing)
-		*missing = lacking;
-	return missing && lacking > 0 ? 0 : rc;
+	hold = spw_vfio__hold(paths, count, log);
+	open_each(*out, count, read_only, log);
+	(void)spw_drives__candidates_look(*out, count, log);
+	rc = spw_drives__candidates_verify(*out, count, read_only, missing, log);
+	spw_vfio__let_go(hold);
+	return first == 0 ? rc : spw_error(first, "%s", words);
 }

@@ -23,7 +23,8 @@ void spw_drives__commit_place(const struct spw_superblock *sb, uint32_t partitio
 }
 
 /*
- * Read a commit block. Return: 0; an error of reading; as spw_layout__commit_decode(), with *why.
+ * Read a commit block. It may name drives that were added without this one. Return: 0; an error of
+ * reading; as spw_layout__commit_decode(), with *why.
  */
 static int read_slot(const struct spw_device *device, const struct spw_superblock *sb,
 		     uint32_t partition, uint32_t slot, struct spw_commit *commit, const char **why)
@@ -37,6 +38,7 @@ static int read_slot(const struct spw_device *device, const struct spw_superbloc
 	if (!buf)
 		return -ENOMEM;
 	spw_drives__commit_place(sb, partition, &place);
+	place.drive_count = SPW_DRIVES_MAX;
 	rc = spw_device_pread(device, buf, sb->block_bytes,
 			      spw_layout__commit_offset(sb, partition, slot));
 	if (rc == 0)
@@ -54,6 +56,18 @@ static bool same(const struct spw_commit *a, const struct spw_commit *b)
 	spw_layout__commit_encode(a, &nowhere, block_a);
 	spw_layout__commit_encode(b, &nowhere, block_b);
 	return memcmp(block_a, block_b, sizeof(block_a)) == 0;
+}
+
+/* Does a commit name drives that the store has not, as far as the drives at hand know? */
+static bool names_unknown(const struct spw_commit *commit, uint32_t drive_count)
+{
+	if (drive_count < SPW_DRIVES_MAX && commit->members >> drive_count != 0)
+		return true;
+	for (uint32_t i = 0; i < commit->piece_count; i++)
+		if (commit->pieces[i].drive >= drive_count &&
+		    commit->pieces[i].drive != SPW_COMMIT_NO_DRIVE)
+			return true;
+	return false;
 }
 
 static uint64_t bit_of(const struct spw_assembly *assembly, uint32_t drive)
@@ -91,6 +105,17 @@ static int note(const struct spw_assembly *assembly, struct spw_commits_found *f
 	return 0;
 }
 
+/* Note a commit that cannot be read without a drive that was added. */
+static void note_unknown(struct spw_commits_found *found, uint32_t drive,
+			 const struct spw_commit *commit)
+{
+	if (commit->sequence <= found->unknown_sequence)
+		return;
+	found->unknown_sequence = commit->sequence;
+	found->unknown_drive = drive;
+	found->unknown_number = commit->number;
+}
+
 /* The newest commit of a drive. */
 struct newest {
 	uint64_t sequence, number, members;
@@ -104,8 +129,13 @@ static int look_into_slot(const struct spw_assembly *assembly, uint32_t drive, u
 	const struct spw_device *device = assembly->devices[drive];
 	struct spw_commit commit;
 	const char *why;
-	int rc = read_slot(device, &assembly->superblocks[drive], partition, slot, &commit, &why);
+	const struct spw_superblock *sb = &assembly->superblocks[drive];
+	int rc = read_slot(device, sb, partition, slot, &commit, &why);
 
+	if (rc == 0 && names_unknown(&commit, sb->drive_count)) {
+		note_unknown(found, drive, &commit);
+		return 0;
+	}
 	if (rc == 0 && commit.sequence > newest->sequence)
 		*newest = (struct newest){commit.sequence, commit.number, commit.members};
 	if (rc == 0 || rc == -EMEDIUMTYPE)
@@ -139,7 +169,24 @@ int spw_drives__commits_forked_error(const struct spw_assembly *assembly,
 {
 	int last = spw_drives__commits_newest(found);
 
-	SPW_ASSERT(found->forked && last >= 0);
+	SPW_ASSERT(found->forked);
+	if (found->forked_number == found->unknown_number &&
+	    found->forked_drive == found->unknown_drive && found->unknown_sequence > 0)
+		return spw_error(
+			-EUCLEAN,
+			"%s has commit %llu, which was made with a drive that was added to "
+			"the store, and none of the drives named was told of that: name the "
+			"one that was told, or ask for the commit before, or for none "
+			"(SPW_COMMIT_NONE), to give it up",
+			spw_device_path(assembly->devices[found->forked_drive]),
+			(unsigned long long)found->forked_number);
+	if (last < 0)
+		return spw_error(-EUCLEAN,
+				 "%s has commit %llu, which was made with a drive that has been "
+				 "replaced since, and the others have none: open the store with "
+				 "that drive, or with SPW_COMMIT_NONE (spillway state drop)",
+				 spw_device_path(assembly->devices[found->forked_drive]),
+				 (unsigned long long)found->forked_number);
 	return spw_error(
 		-EUCLEAN,
 		"%s has commit %llu, and %s has commit %llu, which were made without each other: "
@@ -152,28 +199,105 @@ int spw_drives__commits_forked_error(const struct spw_assembly *assembly,
 		(unsigned long long)found->commits[last].number);
 }
 
+static void note_fork(struct spw_commits_found *found, uint32_t drive, uint64_t number)
+{
+	found->forked = true;
+	found->forked_drive = drive;
+	found->forked_number = number;
+}
+
 /*
  * Find drives that were used without each other. If one commit was made after another, with drives
  * missing, at least one drive had both: the process that made the later one has read the earlier
  * there. Commits without a common member are independent lines. Drives that missed several commits
- * by changing sets of drives look like that too. Return: a mask of the drives whose newest commit
- * is of another line than the newest of all.
+ * by changing sets of drives look like that too. @but: drives to leave out. Return: a mask of the
+ * drives whose newest commit is of another line than the newest of all.
  */
-static uint64_t find_forks(const struct spw_assembly *assembly, const struct newest newest[],
-			   struct spw_commits_found *found)
+static uint64_t find_forks(const struct spw_assembly *assembly, uint64_t but,
+			   const struct newest newest[], struct spw_commits_found *found)
 {
 	int last = spw_drives__commits_newest(found);
 	uint64_t members = last < 0 ? 0 : found->commits[last].members, mask = 0;
 
-	SPW_ASSERT(!found->forked);
 	for (uint32_t i = 0; members && i < assembly->count; i++)
-		if (newest[i].members && !(newest[i].members & members)) {
+		if (newest[i].members && !(newest[i].members & members) && !(but >> i & 1)) {
 			mask |= UINT64_C(1) << i;
-			found->forked = true;
-			found->forked_drive = i;
-			found->forked_number = newest[i].number;
+			note_fork(found, i, newest[i].number);
 		}
 	return mask;
+}
+
+/* The superblock that tells which drives the store has (ASSEMBLE-5). */
+static const struct spw_superblock *newest_superblock(const struct spw_assembly *assembly)
+{
+	const struct spw_superblock *newest = &assembly->superblocks[0];
+
+	for (uint32_t i = 1; i < assembly->count; i++)
+		if (assembly->superblocks[i].sequence > newest->sequence)
+			newest = &assembly->superblocks[i];
+	return newest;
+}
+
+/*
+ * A bit for each drive, by index, that was replaced without the drive with superblock @sb. One that
+ * was added without it lacks nothing of a commit.
+ */
+static uint64_t replaced_without(const struct spw_superblock *newest,
+				 const struct spw_superblock *sb)
+{
+	static const uint8_t none[16];
+	uint64_t mask = 0;
+
+	for (uint32_t i = 0; i < sb->drive_count; i++)
+		if (memcmp(sb->drive_uuids[i], none, sizeof(none)) != 0 &&
+		    memcmp(newest->drive_uuids[i], sb->drive_uuids[i],
+			   sizeof(sb->drive_uuids[i])) != 0)
+			mask |= UINT64_C(1) << i;
+	return mask;
+}
+
+static bool is_found_on_current(const struct spw_assembly *assembly,
+				const struct spw_superblock *newest_sb,
+				const struct newest newest[], uint64_t sequence)
+{
+	for (uint32_t i = 0; i < assembly->count; i++)
+		if (assembly->superblocks[i].sequence == newest_sb->sequence &&
+		    newest[i].sequence == sequence)
+			return true;
+	return false;
+}
+
+/*
+ * Find drives with a commit that was made with a drive that has been replaced since, and that none
+ * of the drives has which know of that: what it has on the replaced drive is not on the new one.
+ * Return: a mask of them.
+ */
+static uint64_t find_left_behind(const struct spw_assembly *assembly, const struct newest newest[],
+				 struct spw_commits_found *found)
+{
+	const struct spw_superblock *sb = newest_superblock(assembly);
+	uint64_t mask = 0;
+
+	for (uint32_t i = 0; i < assembly->count; i++) {
+		uint64_t replaced = replaced_without(sb, &assembly->superblocks[i]);
+
+		if (!(newest[i].members & replaced) ||
+		    is_found_on_current(assembly, sb, newest, newest[i].sequence))
+			continue;
+		mask |= UINT64_C(1) << i;
+		note_fork(found, i, newest[i].number);
+	}
+	return mask;
+}
+
+/* The newest commit of all is one that names drives which are not known. */
+static void find_unknown(struct spw_commits_found *found)
+{
+	int last = spw_drives__commits_newest(found);
+
+	found->sequence_max = SPW_MAX(found->sequence_max, found->unknown_sequence);
+	if (found->unknown_sequence > (last < 0 ? 0 : found->commits[last].sequence))
+		note_fork(found, found->unknown_drive, found->unknown_number);
 }
 
 /* Read the slots of all drives except those in the mask @but. */
@@ -196,22 +320,35 @@ static int look(const struct spw_assembly *assembly, uint32_t partition, uint64_
 	return SPW_MIN(rc, 0);
 }
 
+/* Read the slots again, except those of drives of another line. */
+static int look_again(const struct spw_assembly *assembly, uint32_t partition, uint64_t but,
+		      struct spw_commits_found *found, struct newest newest[])
+{
+	memset(found->there, 0, sizeof(found->there));
+	memset(found->have, 0, sizeof(found->have));
+	memset(found->read, 0, sizeof(found->read));
+	return look(assembly, partition, but, NULL, found, newest);
+}
+
 int spw_drives__commits_look(const struct spw_assembly *assembly, uint32_t partition,
 			     const struct spw_log *log, struct spw_commits_found *found)
 {
 	struct newest newest[SPW_DRIVES_MAX] = {{0}};
-	uint64_t forked;
+	uint64_t behind, forked;
 	int rc;
 
 	memset(found, 0, sizeof(*found));
 	rc = look(assembly, partition, 0, log, found, newest);
-	forked = rc ? 0 : find_forks(assembly, newest, found);
-	if (forked) {
-		memset(found->there, 0, sizeof(found->there));
-		memset(found->have, 0, sizeof(found->have));
-		memset(found->read, 0, sizeof(found->read));
-		rc = look(assembly, partition, forked, NULL, found, newest);
-	}
+	for (uint32_t i = 0; i < assembly->count; i++)
+		found->sequence_max = SPW_MAX(found->sequence_max, newest[i].sequence);
+	behind = rc ? 0 : find_left_behind(assembly, newest, found);
+	if (behind)
+		rc = look_again(assembly, partition, behind, found, newest);
+	forked = rc ? 0 : find_forks(assembly, behind, newest, found);
+	if (forked)
+		rc = look_again(assembly, partition, behind | forked, found, newest);
+	if (rc == 0)
+		find_unknown(found);
 	return rc;
 }
 

@@ -19,7 +19,17 @@ struct spw_commits_found {
 	uint64_t have[SPW_COMMIT_SLOTS], read[SPW_COMMIT_SLOTS];
 	/* all slots of at least one drive could be read */
 	bool seen;
-	/* forked_drive's newest commit was made without the drives that have the newest of all */
+	uint64_t sequence_max; /* of all intact blocks */
+	/*
+	 * unknown_drive's commit names drives that none of these was told of; unknown_sequence 0:
+	 * there is no such commit
+	 */
+	uint32_t unknown_drive;
+	uint64_t unknown_sequence, unknown_number;
+	/*
+	 * forked_drive's newest commit was made without the drives that have the newest of all, or
+	 * with a drive that has been replaced since, or is such an unknown one
+	 */
 	bool forked;
 	uint32_t forked_drive;
 	uint64_t forked_number;

@@ -37,8 +37,8 @@
 
 #include "engine/device.h"
 #include "engine/vfio/vfio.h"
-#include "drives/candidates.h"
 #include "drives/committed.h"
+#include "drives/format.h"
 #include "drives/safety.h"
 #include "drives/space.h"
 #include "util/util.h"
@@ -48,18 +48,7 @@
 #define WIPE_ROUNDS_MAX      64
 #define PARTITION_NUMBER_MAX 256
 
-struct format_run {
-	struct spw_candidate *targets;
-	unsigned count;
-	struct spw_vfio_hold *hold;
-	const struct spw_log *log;
-	const struct spw_format_opts *opts; /* NULL: a wipe */
-	bool erase;                         /* for a wipe: also if there are commits */
-};
-
-typedef int format_step(const struct format_run *run, struct spw_candidate *target);
-
-static int each(const struct format_run *run, format_step *step)
+int spw_drives__format_each(const struct spw_format_run *run, spw_format_step *step)
 {
 	int rc = 0;
 
@@ -70,7 +59,7 @@ static int each(const struct format_run *run, format_step *step)
 
 /* ---- Writing ---- */
 
-static int sync_target(const struct format_run *run, struct spw_candidate *target)
+static int sync_target(const struct spw_format_run *run, struct spw_candidate *target)
 {
 	(void)run;
 	return spw_device_sync(target->device);
@@ -99,7 +88,7 @@ static int write_copy(const struct spw_device *device, const struct spw_superblo
 }
 
 /* Write and sync one copy on all drives: FORMAT-2, 3, 5 or 6. */
-static int write_copies(const struct format_run *run, unsigned copy)
+int spw_drives__format_write(const struct spw_format_run *run, unsigned copy)
 {
 	int rc = 0;
 
@@ -109,10 +98,10 @@ static int write_copies(const struct format_run *run, unsigned copy)
 		rc = write_copy(run->targets[i].device, sb, copy,
 				spw_layout__copy_offset(sb->device_bytes, copy));
 	}
-	return rc != 0 ? rc : each(run, sync_target);
+	return rc != 0 ? rc : spw_drives__format_each(run, sync_target);
 }
 
-static int zero_range(const struct format_run *run, const struct spw_candidate *target,
+static int zero_range(const struct spw_format_run *run, const struct spw_candidate *target,
 		      uint64_t from_bytes, uint64_t to_bytes)
 {
 	uint8_t *zeros;
@@ -143,7 +132,7 @@ static int zero_range(const struct format_run *run, const struct spw_candidate *
 }
 
 /* Zero a drive's reserved areas except superblocks, up to its last whole block (FORMAT-4). */
-static int zero_reserved_areas(const struct format_run *run, struct spw_candidate *target)
+static int zero_reserved_areas(const struct spw_format_run *run, struct spw_candidate *target)
 {
 	const struct spw_superblock *sb = &target->superblock;
 	struct spw_span first = spw_drives__superblock_span(target->device, 0);
@@ -197,7 +186,7 @@ static int erase_signature(const struct spw_candidate *target,
 /*
  * Erase signatures outside the reserved areas, one by one: some appear only when others are gone.
  */
-static int erase_signatures(const struct format_run *run, struct spw_candidate *target)
+static int erase_signatures(const struct spw_format_run *run, struct spw_candidate *target)
 {
 	struct spw_signatures signatures;
 
@@ -219,16 +208,16 @@ static int erase_signatures(const struct format_run *run, struct spw_candidate *
 			 signatures.found[0].what);
 }
 
-static int clear_all(const struct format_run *run)
+int spw_drives__format_clear(const struct spw_format_run *run)
 {
-	int rc = each(run, zero_reserved_areas);
+	int rc = spw_drives__format_each(run, zero_reserved_areas);
 
 	if (rc == 0)
-		rc = each(run, sync_target);
-	return rc == 0 ? each(run, erase_signatures) : rc;
+		rc = spw_drives__format_each(run, sync_target);
+	return rc == 0 ? spw_drives__format_each(run, erase_signatures) : rc;
 }
 
-static int warn_of_losses(const struct format_run *run, struct spw_candidate *target)
+int spw_drives__format_warn(const struct spw_format_run *run, struct spw_candidate *target)
 {
 	const struct spw_contents *contents = &target->contents;
 	const struct spw_residue_samples *samples = &target->samples;
@@ -249,36 +238,36 @@ static int warn_of_losses(const struct format_run *run, struct spw_candidate *ta
 	return 0;
 }
 
-static int write_store(const struct format_run *run)
+static int write_store(const struct spw_format_run *run)
 {
-	int rc = each(run, warn_of_losses);
+	int rc = spw_drives__format_each(run, spw_drives__format_warn);
 
 	if (rc == 0)
-		rc = write_copies(run, 1); /* incomplete (FORMAT-2) */
+		rc = spw_drives__format_write(run, 1); /* incomplete (FORMAT-2) */
 	if (rc == 0)
-		rc = write_copies(run, 0); /* incomplete (FORMAT-3) */
+		rc = spw_drives__format_write(run, 0); /* incomplete (FORMAT-3) */
 	if (rc == 0)
-		rc = clear_all(run); /* areas, signatures (FORMAT-4) */
+		rc = spw_drives__format_clear(run); /* areas, signatures (FORMAT-4) */
 	for (unsigned i = 0; rc == 0 && i < run->count; i++) {
 		SPW_ASSERT(!run->targets[i].superblock.complete); /* until now (FORMAT-3) */
 		run->targets[i].superblock.complete = true;
 		run->targets[i].superblock.sequence++;
 	}
 	if (rc == 0)
-		rc = write_copies(run, 0); /* complete (FORMAT-5) */
+		rc = spw_drives__format_write(run, 0); /* complete (FORMAT-5) */
 	if (rc == 0)
-		rc = write_copies(run, 1); /* complete (FORMAT-6) */
+		rc = spw_drives__format_write(run, 1); /* complete (FORMAT-6) */
 	return rc;
 }
 
 /* ---- Examining ---- */
 
-static int claim(const struct format_run *run, struct spw_candidate *target)
+static int claim(const struct spw_format_run *run, struct spw_candidate *target)
 {
 	return spw_claim(target->path, run->log, &target->device);
 }
 
-static int claim_for_format(const struct format_run *run, struct spw_candidate *target)
+int spw_drives__format_claim(const struct spw_format_run *run, struct spw_candidate *target)
 {
 	uint64_t size_bytes;
 	int rc = claim(run, target);
@@ -305,7 +294,7 @@ static int refuse_committed(const struct spw_candidate *target)
 					    &superblocks->places[superblocks->chosen].superblock);
 }
 
-static int examine_for_format(const struct format_run *run, struct spw_candidate *target)
+int spw_drives__format_examine(const struct spw_format_run *run, struct spw_candidate *target)
 {
 	if (!run->opts->force && (target->contents.store || target->contents.foreign))
 		return spw_drives__carries_error(target->path, &target->contents);
@@ -315,7 +304,7 @@ static int examine_for_format(const struct format_run *run, struct spw_candidate
 	return run->opts->erase ? 0 : refuse_committed(target);
 }
 
-static int open_targets(struct format_run *run, const char *const paths[], unsigned count)
+static int open_targets(struct spw_format_run *run, const char *const paths[], unsigned count)
 {
 	int rc = spw_drives__candidates_new(paths, count, true, &run->targets);
 
@@ -328,26 +317,26 @@ static int open_targets(struct format_run *run, const char *const paths[], unsig
 	return 0;
 }
 
-static void close_targets(struct format_run *run)
+static void close_targets(struct spw_format_run *run)
 {
 	spw_drives__candidates_close(run->targets, run->count);
 	spw_vfio__let_go(run->hold);
 }
 
 /* Claim the targets by @claim_target, read the contents of all, and let @examine check each. */
-static int examine_targets(const struct format_run *run, format_step *claim_target,
-			   format_step *examine)
+static int examine_targets(const struct spw_format_run *run, spw_format_step *claim_target,
+			   spw_format_step *examine)
 {
-	int rc = each(run, claim_target);
+	int rc = spw_drives__format_each(run, claim_target);
 
 	if (rc == 0)
 		rc = spw_drives__candidates_read(run->targets, run->count, run->log);
-	return rc == 0 ? each(run, examine) : rc;
+	return rc == 0 ? spw_drives__format_each(run, examine) : rc;
 }
 
 /* ---- Planning ---- */
 
-static int random_uuid(uint8_t uuid[16])
+int spw_drives__format_uuid(uint8_t uuid[16])
 {
 	ssize_t got = getrandom(uuid, 16, 0);
 
@@ -359,7 +348,7 @@ static int random_uuid(uint8_t uuid[16])
 }
 
 /* A number above that of every intact copy, even if that copy is not the valid one (FORMAT-2). */
-static int next_sequence(const struct format_run *run, uint64_t *sequence)
+int spw_drives__format_sequence(const struct spw_format_run *run, uint64_t *sequence)
 {
 	const struct spw_candidate *highest_on = &run->targets[0];
 	uint64_t highest = 0;
@@ -384,13 +373,13 @@ static int next_sequence(const struct format_run *run, uint64_t *sequence)
 	return 0;
 }
 
-static int plan_store(const struct format_run *run, struct spw_superblock *store)
+static int plan_store(const struct spw_format_run *run, struct spw_superblock *store)
 {
 	const struct spw_format_opts *opts = run->opts;
-	int rc = next_sequence(run, &store->sequence);
+	int rc = spw_drives__format_sequence(run, &store->sequence);
 
 	if (rc == 0)
-		rc = random_uuid(store->store_uuid);
+		rc = spw_drives__format_uuid(store->store_uuid);
 	SPW_ASSERT(run->count > 0 && run->count <= SPW_DRIVES_MAX);
 	store->features_incompatible = SPW_FEATURE_COMMITS;
 	store->drive_count = run->count;
@@ -402,7 +391,7 @@ static int plan_store(const struct format_run *run, struct spw_superblock *store
 		uint32_t logical = spw_device_geometry(run->targets[i].device)->logical_block_bytes;
 
 		store->block_bytes = SPW_MAX(store->block_bytes, logical);
-		rc = random_uuid(store->drive_uuids[i]);
+		rc = spw_drives__format_uuid(store->drive_uuids[i]);
 	}
 	if (rc == 0 && store->block_bytes > store->chunk_bytes)
 		return spw_error(-EINVAL,
@@ -412,8 +401,8 @@ static int plan_store(const struct format_run *run, struct spw_superblock *store
 	return rc;
 }
 
-static int plan_drive(struct spw_candidate *target, const struct spw_superblock *store,
-		      unsigned index)
+int spw_drives__format_plan(struct spw_candidate *target, const struct spw_superblock *store,
+			    unsigned index)
 {
 	const struct spw_geometry *geometry = spw_device_geometry(target->device);
 	int rc;
@@ -437,13 +426,13 @@ static int plan_drive(struct spw_candidate *target, const struct spw_superblock 
 	return 0;
 }
 
-static int plan(const struct format_run *run)
+static int plan(const struct spw_format_run *run)
 {
 	struct spw_superblock store = {0};
 	int rc = plan_store(run, &store);
 
 	for (unsigned i = 0; rc == 0 && i < run->count; i++)
-		rc = plan_drive(&run->targets[i], &store, i);
+		rc = spw_drives__format_plan(&run->targets[i], &store, i);
 	return rc;
 }
 
@@ -492,7 +481,7 @@ static void forget_partitions(const char *path, const struct spw_log *log)
 			names);
 }
 
-static int release(const struct format_run *run, struct spw_candidate *target)
+int spw_drives__format_release(const struct spw_format_run *run, struct spw_candidate *target)
 {
 	SPW_ASSERT(target->device->claimed && target->superblock.complete); /* done (FORMAT-6) */
 	/* Keep a vfio device open for reading back: opening it again would reset it. */
@@ -511,7 +500,7 @@ int spw_format(const char *const paths[], unsigned count, const struct spw_forma
 	       struct spw_store_info *info)
 {
 	struct spw_format_opts opts = {0};
-	struct format_run run = {.log = &opts.log, .opts = &opts};
+	struct spw_format_run run = {.log = &opts.log, .opts = &opts};
 	int rc;
 
 	spw_format_opts_init(&opts, sizeof(opts));
@@ -521,7 +510,7 @@ int spw_format(const char *const paths[], unsigned count, const struct spw_forma
 	if (rc == 0)
 		rc = open_targets(&run, paths, count);
 	if (rc == 0)
-		rc = examine_targets(&run, claim_for_format, examine_for_format);
+		rc = examine_targets(&run, spw_drives__format_claim, spw_drives__format_examine);
 	if (rc == 0)
 		rc = plan(&run);
 	if (rc == 0) {
@@ -529,7 +518,7 @@ int spw_format(const char *const paths[], unsigned count, const struct spw_forma
 		rc = write_store(&run);
 	}
 	if (rc == 0)
-		rc = each(&run, release);
+		rc = spw_drives__format_each(&run, spw_drives__format_release);
 	/* Read the store back for the caller. */
 	if (rc == 0)
 		rc = spw_check(paths, count, info, NULL);
@@ -547,7 +536,7 @@ void spw_format_opts_init(struct spw_format_opts *opts, size_t size)
 /* ---- Wipe ---- */
 
 /* Wipe only a drive that surely holds a store and nothing else: its data area is discarded. */
-static int examine_for_wipe(const struct format_run *run, struct spw_candidate *target)
+static int examine_for_wipe(const struct spw_format_run *run, struct spw_candidate *target)
 {
 	const struct spw_contents *contents = &target->contents;
 
@@ -603,7 +592,7 @@ static int wipe_place(const struct spw_candidate *target, enum spw_place place)
 /*
  * Erase both copies and a remnant at the end; the valid copy last, to keep the drive recognizable.
  */
-static int wipe_target(const struct format_run *run, struct spw_candidate *target)
+static int wipe_target(const struct spw_format_run *run, struct spw_candidate *target)
 {
 	int chosen = target->contents.superblocks.chosen;
 	int rc = 0;
@@ -626,7 +615,7 @@ void spw_wipe_opts_init(struct spw_wipe_opts *opts, size_t size)
 int spw_wipe(const char *const paths[], unsigned count, const struct spw_wipe_opts *user_opts)
 {
 	struct spw_wipe_opts opts = {0};
-	struct format_run run = {.log = &opts.log};
+	struct spw_format_run run = {.log = &opts.log};
 	int rc;
 
 	spw_wipe_opts_init(&opts, sizeof(opts));
@@ -637,7 +626,7 @@ int spw_wipe(const char *const paths[], unsigned count, const struct spw_wipe_op
 	if (rc == 0)
 		rc = examine_targets(&run, claim, examine_for_wipe);
 	if (rc == 0)
-		rc = each(&run, wipe_target);
+		rc = spw_drives__format_each(&run, wipe_target);
 	close_targets(&run);
 	return rc;
 }

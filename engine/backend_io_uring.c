@@ -762,7 +762,10 @@ void spw_engine__uring_cancel(struct spw_queue *q, struct spw_part *part)
 		prepare_entry(sqe, IORING_OP_ASYNC_CANCEL, -1, part, 0, 0, SPW_URING_TAG_CANCEL);
 }
 
-/* Poll the eventfd @want times, see URING-2. Return: how many completions may be waited for. */
+/*
+ * Have @want polls of the eventfd in flight, so that wakes end a wait for @want completions, see
+ * URING-2. Return: for how many one may wait: fewer if the ring is full.
+ */
 static unsigned arm_wakes(struct spw_queue *q, struct spw_uring *u, unsigned want)
 {
 	struct io_uring_sqe *sqe;

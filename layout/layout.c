@@ -24,8 +24,10 @@
  *
  * Invariant of a damaged copy whose other copy is intact
  *   LAYOUT-14  Each byte is zero or as in the intact copy, except for copy_index, flags, sequence
- *              and checksum: that is what an interrupted write of the copy, or of zeros, leaves
- *              behind. Any other byte was written by other software.
+ *              and checksum, drive_count and the UUIDs of that many drives and one more, which are
+ *              others once drives have been replaced or one was added: that is what an interrupted
+ *              write of the copy, or of zeros, leaves behind. Any other byte was written by other
+ *              software.
  */
 #include "layout/layout.h"
 
@@ -55,6 +57,7 @@ enum place {
 	AT_FLAGS = 0x014,
 	AT_SEQUENCE = 0x018,
 	AT_FEATURES = 0x020,
+	AT_DRIVE_COUNT = 0x054,
 	AT_RESERVED0 = 0x084,
 	AT_DRIVE_UUIDS = 0x800,
 	AT_RESERVED1 = 0xc00,
@@ -77,7 +80,7 @@ static const struct {
 	FIELD(0x038, created_unix_s),
 	FIELD(0x040, store_uuid),
 	FIELD(0x050, drive_index),
-	FIELD(0x054, drive_count),
+	FIELD(AT_DRIVE_COUNT, drive_count),
 	FIELD(0x058, block_bytes),
 	FIELD(0x05c, logical_block_bytes),
 	FIELD(0x060, chunk_bytes),
@@ -381,20 +384,26 @@ int spw_layout__choose(const struct spw_superblock copies[2], const int results[
 	return weight_of(results[1]) > weight_of(results[0]) ? results[1] : results[0];
 }
 
-/* Bytes in which two copies may differ: copy_index, flags, sequence, checksum (LAYOUT-14). */
-static bool may_differ(size_t at)
+/* Bytes in which copies of one drive may differ (LAYOUT-14), with @uuids drives. */
+static bool may_differ(size_t at, size_t uuids)
 {
-	return (at >= AT_COPY_INDEX && at < AT_FEATURES) || at >= AT_CHECKSUM;
+	return (at >= AT_COPY_INDEX && at < AT_FEATURES) ||
+	       (at >= AT_DRIVE_COUNT && at < AT_DRIVE_COUNT + sizeof(uint32_t)) ||
+	       (at >= AT_DRIVE_UUIDS &&
+		at < AT_DRIVE_UUIDS +
+				uuids * sizeof(((struct spw_superblock *)0)->drive_uuids[0])) ||
+	       at >= AT_CHECKSUM;
 }
 
 size_t spw_layout__foreign(const struct spw_superblock *sb, unsigned copy,
 			   const uint8_t block[SPW_SUPERBLOCK_BYTES])
 {
+	size_t at = 0, uuids = SPW_MIN(sb->drive_count + 1, SPW_LAYOUT_DRIVES_MAX);
 	uint8_t ours[SPW_SUPERBLOCK_BYTES];
-	size_t at = 0;
 
 	spw_layout__encode(sb, copy, ours);
-	while (at < sizeof(ours) && (block[at] == 0 || block[at] == ours[at] || may_differ(at)))
+	while (at < sizeof(ours) &&
+	       (block[at] == 0 || block[at] == ours[at] || may_differ(at, uuids)))
 		at++;
 	return at;
 }

@@ -167,7 +167,7 @@ int spw_plan_explain(const struct spw_plan_step *step, const struct spw_plan_dri
 		rc = spw_plan__recompute_open(&explaining.recompute, step, drives, &scopes);
 	if (rc)
 		return rc;
-	rc = spw_plan__recompute_choose(&explaining.recompute, choices);
+	rc = spw_plan__recompute_choose(&explaining.recompute, choices, true);
 	if (!rc)
 		rc = open_explaining(&explaining);
 	for (uint32_t s = 0; s < scopes.count && !rc; s++) {

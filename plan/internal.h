@@ -249,9 +249,12 @@ void spw_plan__recompute_close(struct plan_recompute *recompute);
 /* Recompute the scopes marked in @scopes, one byte each. */
 void spw_plan__recompute_set(struct plan_recompute *recompute, const uint8_t *scopes);
 
-/* Set a caller's choices: the recomputed scopes; spills in base.spill. Return: 0; -EINVAL. */
+/*
+ * Set a caller's choices: the recomputed scopes; spills in base.spill. @is_earlier: they were made
+ * for an earlier measurement, and what can no longer be recomputed is kept. Return: 0; -EINVAL.
+ */
 int spw_plan__recompute_choose(struct plan_recompute *recompute,
-			       const enum spw_plan_choice choices[]);
+			       const enum spw_plan_choice choices[], bool is_earlier);
 
 /* Whether tensor @i is discarded by a scope that is set to be recomputed. */
 bool spw_plan__recompute_gives(const struct plan_recompute *recompute, uint32_t i);

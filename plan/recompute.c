@@ -386,7 +386,7 @@ void spw_plan__recompute_simulate(struct plan_recompute *recompute, const uint8_
 }
 
 int spw_plan__recompute_choose(struct plan_recompute *recompute,
-			       const enum spw_plan_choice choices[])
+			       const enum spw_plan_choice choices[], bool is_earlier)
 {
 	const struct spw_plan_step *step = recompute->step;
 	uint8_t *scopes = recompute->done; /* scratch until the step is set */
@@ -399,6 +399,8 @@ int spw_plan__recompute_choose(struct plan_recompute *recompute,
 		recompute->base.spill[i] =
 			choices[i] == SPW_PLAN_SPILL || choices[i] == SPW_PLAN_HOST;
 		if (choices[i] != SPW_PLAN_AGAIN)
+			continue;
+		if (!recompute->giving[i] && is_earlier)
 			continue;
 		if (!recompute->giving[i])
 			return spw_error(-EINVAL, "plan: tensor %u cannot be recomputed", i);

@@ -480,7 +480,7 @@ int spw_plan_scopes_simulate(const struct spw_plan_step *step, const struct spw_
 		rc = spw_plan__recompute_open(&recompute, step, drives, &scopes);
 	if (rc)
 		return rc;
-	rc = spw_plan__recompute_choose(&recompute, choices);
+	rc = spw_plan__recompute_choose(&recompute, choices, false);
 	if (rc == 0) {
 		recompute.held.spans = wanted->spans ? &spans : NULL;
 		recompute.held.until_ns = scopes.hold_until_ns;

@@ -27,13 +27,14 @@
 /* Times closer than this differ only by rounding, and are handled in a fixed order. */
 #define TIE_NS 1e-3
 
+/* Where a tensor is in the simulated step. */
 enum state {
 	ABSENT,
 	KEPT,
 	QUEUED,
 	WRITING,
-	STAGED,         /* out of memory; waits to be written */
-	STAGED_WRITING, /* out of memory; is being written */
+	STAGED,         /* off the device: its copy in the host waits to be written */
+	STAGED_WRITING, /* off the device: its copy in the host is being written */
 	STORED,
 	READING,
 	RESIDENT,

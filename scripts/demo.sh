@@ -82,7 +82,7 @@ make_drives() {
 use_devices() {
     local answer
     read -ra drives <<<"$DEMO_DEVICES"
-    "$build/spillway" probe "${drives[@]}" || true
+    "$build/spillway" probe "${drives[@]}" || die "nothing was written"
     if [ "${DEMO_YES:-}" != 1 ]; then
         [ -t 0 ] || die "DEMO_DEVICES would be overwritten and there is no terminal to ask on; set DEMO_YES=1 to agree"
         read -rp "Everything on ${drives[*]} will be lost. Type yes to go on: " answer

@@ -35,11 +35,12 @@ static uint64_t room_of_pairs(const struct spw_state *state, uint32_t drives)
  * (transient records once); the records whose puts are in flight; two manifests. With copies = 2
  * there must be room for two copies, but not while a drive is missing or retired: then the state
  * must go on, if need be with single copies.
+ * @former_bytes: of what the commit has in place of the records
  */
-static int check_room(const struct spw_state *state)
+static int check_room(const struct spw_state *state, uint64_t former_bytes)
 {
 	uint64_t chunk_bytes = state->ports->chunk_bytes(state->store);
-	uint64_t records_bytes = 0, transient_bytes = 0, former_bytes = 0, needed_bytes, room_bytes;
+	uint64_t records_bytes = 0, transient_bytes = 0, needed_bytes, room_bytes;
 	struct spw_store_stats stats;
 	uint64_t description_bytes = spw_state__manifest_bytes(0) + state->entries_bytes;
 	bool pairs;
@@ -179,19 +180,42 @@ static int take_up(struct spw_state *state, const struct state_set *set)
 	return rc;
 }
 
+/* Its objects are in the commit alone from now on. */
+static int replace(struct spw_state *state, const struct state_set *set)
+{
+	uint64_t former_bytes = 0;
+	int rc;
+
+	for (uint32_t i = 0; i < set->info.objects; i++)
+		former_bytes += spw_round_up(set->lens[i], BLOCK_BYTES);
+	rc = check_room(state, former_bytes);
+	if (rc == 0)
+		rc = keep_extra(state, &set->manifest);
+	if (rc)
+		return rc;
+	for (uint32_t i = 0; i < set->info.objects; i++)
+		SPW_MUST(state->ports->free(state->store, set->objects[i]));
+	state->has_commit = true;
+	state->commit_number = set->info.number;
+	return 0;
+}
+
+typedef int take_fn(struct spw_state *state, const struct state_set *set);
+
 /* Return: 1 restored; 0 the store has no commit; or a negative errno. */
-static int attach(struct spw_state *state)
+static int attach(struct spw_state *state, take_fn *take)
 {
 	struct state_set set;
 	int rc = spw_state__set_read(state->store, state->ports, &set);
 
 	if (rc == 0)
-		rc = take_up(state, &set);
+		rc = take(state, &set);
 	spw_state__set_free(&set);
 	return rc == -ENODATA ? 0 : rc ? rc : 1;
 }
 
-int spw_state_attach(struct spw_state *state)
+/* @take: what becomes of a commit */
+static int attach_with(struct spw_state *state, take_fn *take)
 {
 	int rc = spw_state__enter(state);
 
@@ -202,16 +226,26 @@ int spw_state_attach(struct spw_state *state)
 	if (state->count.records == state->transients)
 		return spw_error(-EINVAL, "no record was declared that a commit could have: call "
 					  "spw_state_add() before");
-	rc = check_room(state);
+	rc = check_room(state, 0);
 	if (rc)
 		return rc;
 	free(state->order);
 	state->order = calloc(state->count.records, sizeof(*state->order));
 	if (!state->order)
 		return no_memory(state);
-	rc = attach(state);
+	rc = attach(state, take);
 	state->attached = rc >= 0;
 	return rc;
+}
+
+int spw_state_attach(struct spw_state *state)
+{
+	return attach_with(state, take_up);
+}
+
+int spw_state_attach_empty(struct spw_state *state)
+{
+	return attach_with(state, replace);
 }
 
 static int no_commit(void)

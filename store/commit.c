@@ -211,7 +211,7 @@ static struct spw_commit_piece *describe(const struct spw_store *store, const st
 /* Fill in start blocks, and the indexes of the drives in their superblocks. */
 static int locate(struct spw_store *store, struct spw_commit_piece *pieces, uint64_t count)
 {
-	int rc = count > 0 ? spw_store__admin_run(store, REQUEST_LOCATE, 0, pieces, count) : 0;
+	int rc = count > 0 ? spw_store__control_run(store, REQUEST_LOCATE, 0, pieces, count) : 0;
 
 	for (uint64_t i = 0; i < count; i++)
 		if (pieces[i].drive != SPW_COMMIT_NO_DRIVE)
@@ -402,7 +402,7 @@ static void retire(struct spw_store *store, uint32_t drive, int rc)
 	char words[512];
 
 	(void)snprintf(words, sizeof(words), "%s", spw_last_error());
-	(void)spw_store__admin_run(store, REQUEST_RETIRE, drive, NULL, (uint64_t)-rc);
+	(void)spw_store__control_run(store, REQUEST_RETIRE, drive, NULL, (uint64_t)-rc);
 	(void)spw_error(rc, "%s", words);
 }
 
@@ -421,7 +421,7 @@ static int write_blocks(struct spw_store *store, uint64_t mask, uint32_t slot,
 		if (rc)
 			return rc;
 	}
-	return spw_store__admin_run(store, REQUEST_FLUSH, mask, NULL, retires);
+	return spw_store__control_run(store, REQUEST_FLUSH, mask, NULL, retires);
 }
 
 /* Write the block to all drives in service, its members (DURABLE-5). Others keep older blocks. */
@@ -491,7 +491,7 @@ static int write_set(struct spw_store *store, struct committed *set, const void 
 		   set->block.sequence > commits->durable->block.sequence); /* higher (DURABLE-4) */
 	rc = describe_set(store, set, record, len, &mask);
 	if (rc == 0) /* flush before writing the block (DURABLE-1) */
-		rc = spw_store__admin_run(store, REQUEST_FLUSH, mask, NULL, set->mirrors);
+		rc = spw_store__control_run(store, REQUEST_FLUSH, mask, NULL, set->mirrors);
 	if (rc == 0)
 		rc = check_whole(store, set->mirrors);
 	if (rc)

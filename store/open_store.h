@@ -151,6 +151,7 @@ struct spw_store {
 	uint64_t chunk_bytes;
 	struct store_drive *drives;
 	struct spw_arena *arena;
+	uint64_t alloc_max_bytes; /* of it, what is not the store's own */
 	struct spw_queue *queue;
 
 	struct spw_slots request_slots, object_slots;

@@ -89,6 +89,14 @@ static int lock_any(struct spw_store *store, uint32_t count)
 	return rc;
 }
 
+static int no_such_error(uint32_t wanted, uint32_t count)
+{
+	return spw_error(-EINVAL,
+			 "partition %u does not exist: the store has %u, numbered from 0; format "
+			 "it with more",
+			 wanted, count);
+}
+
 static int lock_wanted(struct spw_store *store)
 {
 	uint32_t wanted = store->opts.partition,
@@ -99,19 +107,21 @@ static int lock_wanted(struct spw_store *store)
 	if (wanted == SPW_PARTITION_ANY)
 		return lock_any(store, count);
 	if (wanted >= count)
-		return spw_error(-EINVAL,
-				 "partition %u does not exist: the store has %u, numbered from 0; "
-				 "format it with more",
-				 wanted, count);
+		return no_such_error(wanted, count);
 	rc = lock_partition(store, wanted, &locked);
 	return rc == -EBUSY && locked ? await_partition(store, wanted) : rc;
 }
 
 int spw_store__partition_take(struct spw_store *store)
 {
+	uint32_t count = store->assembly.superblocks[0].partition_count;
 	int rc;
 
 	(void)spw_layout__uuid_text(store->assembly.superblocks[0].store_uuid, store->uuid);
+	if (store->opts.shared) {
+		store->partition = store->opts.partition;
+		return store->partition < count ? 0 : no_such_error(store->partition, count);
+	}
 	rc = lock_wanted(store);
 	return rc ? rc
 		  : spw_drives__assembly_claim(&store->assembly, store->partition,

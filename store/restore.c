@@ -20,13 +20,12 @@
 #include "alloc/alloc.h"
 #include "drives/assemble.h"
 #include "drives/committed.h"
-#include "engine/device.h"
+#include "drives/manifest.h"
 #include "layout/commit.h"
 #include "layout/layout.h"
 #include "store/commit.h"
 #include "store/object.h"
 #include "store/open_store.h"
-#include "util/checksum.h"
 #include "util/util.h"
 
 /* ---- Which commit to restore ---- */
@@ -105,92 +104,11 @@ static int give_up_others(struct spw_store *store, const struct spw_commits_foun
 
 /* ---- The objects ---- */
 
-static int damaged_error(const struct spw_store *store, const struct spw_commit *commit,
-			 const char *why)
-{
-	return spw_error(-EBADMSG,
-			 "commit %llu of partition %u is damaged: %s; open the store with "
-			 "SPW_COMMIT_NONE (spillway state drop) to give it up",
-			 (unsigned long long)commit->number, store->partition, why);
-}
-
 /* Index in store->drives of a piece's drive; DRIVE_NONE: the drive is missing, or it is a hole. */
 static uint8_t position_of(const struct spw_store *store, const struct spw_commit_piece *piece)
 {
 	return piece->drive == SPW_COMMIT_NO_DRIVE ? DRIVE_NONE
 						   : store->commits->positions[piece->drive];
-}
-
-static int read_piece(const struct spw_store *store, const struct spw_commit *commit,
-		      const struct spw_commit_piece *piece, uint8_t *to)
-{
-	uint8_t position = position_of(store, piece);
-	size_t len = spw_round_up(piece->len_bytes, store->block_bytes);
-	const struct store_drive *drive;
-	uint8_t *buf;
-	int rc;
-
-	if (position == DRIVE_NONE)
-		return spw_error(-ENXIO, "what commit %llu has is not known without it: %s",
-				 (unsigned long long)commit->number, store->assembly.missing_words);
-	drive = &store->drives[position];
-	if (piece->start_block >= drive->blocks_total ||
-	    len / store->block_bytes > drive->blocks_total - piece->start_block)
-		return spw_error(-EBADMSG, "%s: it lies beyond its end",
-				 spw_device_path(drive->device));
-	buf = spw_engine__device_buffer(drive->device, len);
-	if (!buf)
-		return -ENOMEM;
-	rc = spw_device_pread(drive->device, buf, len,
-			      drive->base_bytes + piece->start_block * store->block_bytes);
-	if (rc == 0 && spw_checksum(buf, piece->len_bytes) != piece->checksum)
-		rc = spw_error(-EBADMSG, "%s: other bytes than were written",
-			       spw_device_path(drive->device));
-	if (rc == 0)
-		memcpy(to, buf, piece->len_bytes);
-	free(buf);
-	return rc;
-}
-
-/* Read a run of the manifest from either replica. */
-static int read_run(const struct spw_store *store, const struct spw_commit *commit,
-		    const struct spw_commit_piece *pieces, uint8_t *to)
-{
-	bool second = commit->mirrored && position_of(store, &pieces[1]) != DRIVE_NONE;
-	int rc;
-
-	if (second && position_of(store, &pieces[0]) == DRIVE_NONE)
-		return read_piece(store, commit, &pieces[1], to);
-	rc = read_piece(store, commit, &pieces[0], to);
-	if (rc == 0 || rc == -ENOMEM || !second)
-		return rc;
-	spw_log(&store->opts.log, SPW_LOG_WARNING,
-		"one copy of the description of commit %llu does not serve: %s",
-		(unsigned long long)commit->number, spw_last_error());
-	return read_piece(store, commit, &pieces[1], to);
-}
-
-static int read_manifest(const struct spw_store *store, const struct spw_commit *commit,
-			 uint8_t **bytes, struct spw_manifest *manifest)
-{
-	uint8_t *at;
-	char words[256];
-	const char *why;
-	int rc = 0;
-
-	at = *bytes = malloc(commit->manifest_bytes);
-	if (!at)
-		return -ENOMEM;
-	for (uint32_t i = 0; rc == 0 && i < commit->piece_count; i += commit->mirrored ? 2 : 1) {
-		rc = read_run(store, commit, &commit->pieces[i], at);
-		at += commit->pieces[i].len_bytes;
-	}
-	(void)snprintf(words, sizeof(words), "%s", spw_last_error());
-	if (rc)
-		return rc == -EBADMSG ? damaged_error(store, commit, words) : rc;
-	rc = spw_layout__manifest_decode(*bytes, commit->manifest_bytes, &store->commits->place,
-					 commit, manifest, &why);
-	return rc ? damaged_error(store, commit, why) : 0;
 }
 
 /* A new piece, and its committed location. */
@@ -317,10 +235,10 @@ static int place_all(struct spw_store *store, const struct spw_commit *commit,
 					   &extent);
 
 		if (rc)
-			return damaged_error(store, commit,
-					     rc == -EEXIST
-						     ? "two of its objects have the same blocks"
-						     : "a piece lies beyond the end of a drive");
+			return spw_drives__commit_damaged_error(
+				store->partition, commit,
+				rc == -EEXIST ? "two of its objects have the same blocks"
+					      : "a piece lies beyond the end of a drive");
 		piece->drive = position;
 		piece->handle = extent.handle;
 		count_add(&drive->blocks_used, extent.len_blocks);
@@ -432,15 +350,15 @@ static int restore(struct spw_store *store)
 	rc = spw_drives__commits_look(&store->assembly, store->partition, &store->opts.log, &found);
 	if (rc == 0 && store->opts.backend == SPW_BACKEND_NULL)
 		rc = refuse_commits(store, &found);
-	for (uint32_t i = 0; i < SPW_COMMIT_SLOTS; i++)
-		if (found.there[i]) /* number later commits higher (DURABLE-4) */
-			commits->sequence = SPW_MAX(commits->sequence, found.commits[i].sequence);
+	commits->sequence = found.sequence_max; /* number later commits higher (DURABLE-4) */
 	if (rc == 0)
 		rc = choose(store, &found, &slot);
 	if (rc == 0 && store->assembly.missing > 0)
 		rc = look_beyond_missing(store, slot);
 	if (rc == 0 && slot >= 0) {
-		rc = read_manifest(store, &found.commits[slot], &bytes, &manifest);
+		rc = spw_drives__manifest_read(&store->assembly, store->partition,
+					       &found.commits[slot], &store->opts.log, &bytes,
+					       &manifest);
 		if (rc == 0)
 			rc = restore_set(store, &found.commits[slot], &manifest,
 					 spw_drives__commits_may_lack(&found));

@@ -66,6 +66,9 @@ static int check_opts(const struct spw_store_opts *opts)
 	    opts->objects_max > 1u << 28)
 		return spw_error(-EINVAL,
 				 "requests_max must be 1 to 2^24 and objects_max 1 to 2^28");
+	if (opts->shared && (!opts->read_only || opts->partition == SPW_PARTITION_ANY))
+		return spw_error(-EINVAL, "shared is for reading a given partition: set read_only "
+					  "and partition, too");
 	if (opts->workers > SPW_WORKERS_MAX)
 		return spw_error(-EINVAL, "%u workers: there can be up to %u", opts->workers,
 				 SPW_WORKERS_MAX);
@@ -190,6 +193,8 @@ static int open_memory(struct spw_store *store)
 	uint64_t wanted = store->opts.arena_bytes / COPY_MEMORY_SHARE / store->chunk_bytes;
 	struct spw_arena_opts arena_opts;
 	uint64_t least_bytes;
+	size_t arena_bytes;
+	uint8_t *base;
 	void *memory;
 	int rc;
 
@@ -212,6 +217,10 @@ static int open_memory(struct spw_store *store)
 	rc = spw_arena_alloc(store->arena, wanted * store->chunk_bytes, &memory);
 	if (rc)
 		return rc;
+	base = spw_arena_memory(store->arena, &arena_bytes);
+	/* These two were the first allocations. */
+	store->alloc_max_bytes =
+		(uint64_t)(base + arena_bytes - (uint8_t *)memory) - wanted * store->chunk_bytes;
 	store->bounces = calloc(wanted, sizeof(*store->bounces));
 	if (!store->bounces)
 		return -ENOMEM;
@@ -310,7 +319,8 @@ int spw_store_open(const char *const paths[], unsigned count, const struct spw_s
 		spw_opts_merge(&store->opts, sizeof(store->opts), opts, opts->size);
 	rc = check_opts(&store->opts);
 	if (!rc)
-		rc = spw_drives__assemble(paths, count, false, &store->opts.log, &store->assembly);
+		rc = spw_drives__assemble(paths, count, store->opts.shared, &store->opts.log,
+					  &store->assembly);
 	for (size_t i = 0; !rc && i < SPW_ARRAY_LEN(parts); i++)
 		rc = parts[i](store);
 	if (rc == -ENOMEM)
@@ -372,6 +382,11 @@ int spw_store_arena(struct spw_store *store, void **memory, size_t *len)
 	if (rc == 0)
 		*memory = spw_arena_memory(store->arena, len);
 	return rc;
+}
+
+uint64_t spw_store_alloc_max(const struct spw_store *store)
+{
+	return spw_store__owned(store) == 0 ? store->alloc_max_bytes : 0;
 }
 
 void spw_store_release(struct spw_store *store, void *memory)

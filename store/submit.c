@@ -180,8 +180,9 @@ int spw_store_get(struct spw_store *store, spw_object id, uint64_t offset, void 
 
 /* ---- Requests without an object ---- */
 
-static int submit_admin(struct spw_store *store, enum request_kind kind, uint64_t what, void *bytes,
-			uint64_t len, const struct spw_notify *notify, struct spw_request **out)
+static int submit_control(struct spw_store *store, enum request_kind kind, uint64_t what,
+			  void *bytes, uint64_t len, const struct spw_notify *notify,
+			  struct spw_request **out)
 {
 	struct spw_request *request;
 
@@ -205,7 +206,7 @@ static int submit_admin(struct spw_store *store, enum request_kind kind, uint64_
 int spw_store_flush(struct spw_store *store, const struct spw_notify *notify,
 		    struct spw_request **out)
 {
-	return submit_admin(store, REQUEST_FLUSH, UINT64_MAX, NULL, 0, notify, out);
+	return submit_control(store, REQUEST_FLUSH, UINT64_MAX, NULL, 0, notify, out);
 }
 
 int spw_store_trim(struct spw_store *store, const struct spw_notify *notify,
@@ -213,14 +214,14 @@ int spw_store_trim(struct spw_store *store, const struct spw_notify *notify,
 {
 	int rc = may_write(store);
 
-	return rc ? rc : submit_admin(store, REQUEST_TRIM, 0, NULL, 0, notify, out);
+	return rc ? rc : submit_control(store, REQUEST_TRIM, 0, NULL, 0, notify, out);
 }
 
-int spw_store__admin_run(struct spw_store *store, enum request_kind kind, uint64_t what,
-			 void *bytes, uint64_t len)
+int spw_store__control_run(struct spw_store *store, enum request_kind kind, uint64_t what,
+			   void *bytes, uint64_t len)
 {
 	struct spw_request *request;
-	int rc = submit_admin(store, kind, what, bytes, len, NULL, &request);
+	int rc = submit_control(store, kind, what, bytes, len, NULL, &request);
 
 	return rc ? rc : spw_request_wait(request);
 }
@@ -229,15 +230,15 @@ int spw_store_revive(struct spw_store *store, unsigned drive)
 {
 	int rc = spw_store__drive_exists(store, drive);
 
-	return rc ? rc : spw_store__admin_run(store, REQUEST_REVIVE, drive, NULL, 0);
+	return rc ? rc : spw_store__control_run(store, REQUEST_REVIVE, drive, NULL, 0);
 }
 
 int spw_store_register(struct spw_store *store, void *memory, size_t len)
 {
-	return spw_store__admin_run(store, REQUEST_REGISTER, 0, memory, len);
+	return spw_store__control_run(store, REQUEST_REGISTER, 0, memory, len);
 }
 
 int spw_store_unregister(struct spw_store *store, void *memory)
 {
-	return spw_store__admin_run(store, REQUEST_UNREGISTER, 0, memory, 0);
+	return spw_store__control_run(store, REQUEST_UNREGISTER, 0, memory, 0);
 }

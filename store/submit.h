@@ -8,7 +8,7 @@
 #include "store/request.h"
 
 /* Submit a request, and wait for it. Return: its result. */
-int spw_store__admin_run(struct spw_store *store, enum request_kind kind, uint64_t what,
-			 void *bytes, uint64_t len);
+int spw_store__control_run(struct spw_store *store, enum request_kind kind, uint64_t what,
+			   void *bytes, uint64_t len);
 
 #endif

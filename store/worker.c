@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "store/admin.h"
+#include "store/control_request.h"
 #include "store/checksum_job.h"
 #include "store/checksum_pool.h"
 #include "store/checksums.h"
@@ -66,7 +66,7 @@ static void submitted(struct spw_request *request)
 	else if (request->kind == REQUEST_GET)
 		spw_store__read_submit(request);
 	else
-		spw_store__admin_submit(request);
+		spw_store__control_submit(request);
 }
 
 static void changed(struct spw_request *request)

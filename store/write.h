@@ -41,7 +41,10 @@ void spw_store__write_end_if_done(struct spw_request *request);
 bool spw_store__put_begin(struct spw_request *request);
 /* Remove drives without a free bounce buffer from @willing, if the put needs one. */
 uint64_t spw_store__put_willing(const struct spw_request *request, uint64_t willing);
-/* Can drives use the put's memory directly? Chunks begin at multiples of the block. */
+/*
+ * Can drives use the put's memory directly? One range can that begins at a multiple of the block,
+ * as all its chunks do then.
+ */
 bool spw_store__write_is_aligned(const struct spw_store *store, const struct spw_request *request);
 /* The best drive that is not in the mask @but; SPW_DRIVES_MAX: the best one is not in @willing. */
 uint32_t spw_store__write_pull(const struct spw_store *store, const struct drive_scores *scores,

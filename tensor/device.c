@@ -77,28 +77,29 @@ int spw_cache_ordered(struct spw_cache *cache, spw_tensor tensor, spw_tensor *ne
 		queue_quit(&cache->copying, entry);
 		spw_cache__entry_make_drainable(entry);
 	}
-	entry = spw_cache__write_to_order(cache);
-	if (entry)
-		*next = spw_cache__entry_id(entry);
+	*next = spw_cache__write_order(cache);
 	spw_cache__unlock_and_notify(cache);
-	return held ? 0 : spw_error(-ENOENT, "no copy of this tensor holds its memory");
+	return held || tensor.value == 0
+		       ? 0
+		       : spw_error(-ENOENT, "no copy of this tensor holds its memory");
 }
 
 /* While it waited others may have used up what the cap on wear allows. */
-static int copy_again(struct entry *entry)
+static int copy_again(struct entry *entry, bool waits)
 {
 	struct spw_cache *cache = entry->cache;
 
 	if (spw_cache__host_hold(entry) ||
 	    spw_control__may_write(control_of(cache), cache->count.staging_bytes, entry->len_bytes))
-		return spw_cache__offer_copy(entry);
+		return spw_cache__offer_copy(entry, waits);
 	entry->wants_copy = false;
 	kept_add(cache, KEEP_WEAR, entry->len_bytes);
 	spw_cache__rule_offered(cache, entry->len_bytes, false);
 	return SPW_OFFER_KEEP;
 }
 
-int spw_cache_copy_retry(struct spw_cache *cache, spw_tensor tensor, struct spw_copy *copy)
+/* @waits: the caller may wait for more memory. */
+static int copy_retry(struct spw_cache *cache, spw_tensor tensor, struct spw_copy *copy, bool waits)
 {
 	struct entry *entry;
 	int rc = SPW_OFFER_KEEP;
@@ -110,25 +111,38 @@ int spw_cache_copy_retry(struct spw_cache *cache, spw_tensor tensor, struct spw_
 	if (!entry || entry->users == 0)
 		rc = spw_error(-ENOENT, "no such tensor: it was released, or never was");
 	else if (entry->state == ENTRY_KEPT && entry->wants_copy)
-		rc = copy_again(entry);
+		rc = copy_again(entry, waits);
 	if (rc == SPW_OFFER_COPY)
 		*copy = spw_cache__write_copy_of(entry);
 	spw_cache__unlock_and_notify(cache);
 	return rc;
 }
 
+int spw_cache_copy_retry(struct spw_cache *cache, spw_tensor tensor, struct spw_copy *copy)
+{
+	return copy_retry(cache, tensor, copy, true);
+}
+
+int spw_cache_copy_last(struct spw_cache *cache, spw_tensor tensor, struct spw_copy *copy)
+{
+	return copy_retry(cache, tensor, copy, false);
+}
+
 int spw_cache_wait_write(struct spw_cache *cache)
 {
-	bool writes;
+	bool again;
 
 	spw_cache__enter(cache);
-	writes = cache->device_writes_in_flight > 0;
-	if (writes) {
-		cache->count.staging_waits++;
-		spw_cache__wait_io(cache);
+	if (cache->device_writes_in_flight > 0) {
+		again = cache->opts.mode != SPW_CACHE_FASTEST;
+		if (again)
+			spw_cache__wait_io(cache);
+	} else {
+		/* All have ended since: there is memory, or none will come. */
+		again = cache->copies_in_flight == 0;
 	}
 	spw_cache__unlock_and_notify(cache);
-	return writes;
+	return again;
 }
 
 int spw_cache_ahead(struct spw_cache *cache, spw_tensor *tensor, struct spw_taken *taken)

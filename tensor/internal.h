@@ -236,7 +236,8 @@ struct spw_cache {
 	struct link drain, drain_device; /* tokens that go back: of host memory, of devices */
 	/* of host memory: written, and offered again during the write */
 	struct link to_compare;
-	bool comparing; /* a thread does that */
+	bool comparing;        /* a thread does that */
+	uint64_t published_ns; /* when a step that rests has published the counters last */
 	/* of devices: copies out that need the device's memory, the oldest first */
 	struct queue copying;
 	/* of devices: in the window and not on the device, in the order of use */

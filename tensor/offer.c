@@ -229,20 +229,24 @@ static void backpressure(struct entry *entry)
 		   (unsigned long long)cache->opts.staging_bytes);
 }
 
-int spw_cache__offer_copy(struct entry *entry)
+int spw_cache__offer_copy(struct entry *entry, bool waits)
 {
 	struct spw_cache *cache = entry->cache;
+	bool waited = entry->wants_copy;
 	int rc = spw_cache__write_begin_copy(entry);
 
-	entry->wants_copy = rc == -ENOBUFS && cache->copies_in_flight > 0;
+	entry->wants_copy = rc == -ENOBUFS && waits &&
+			    (cache->copies_in_flight > 0 || cache->device_writes_in_flight > 0);
 	if (rc == 0) {
 		spw_cache__rule_offered(cache, entry->len_bytes, true);
 		return SPW_OFFER_COPY;
 	}
 	if (entry->state == ENTRY_FREE)
 		spw_cache__entry_become(entry, ENTRY_KEPT);
-	if (entry->wants_copy)
+	if (entry->wants_copy) {
+		cache->count.staging_waits += !waited;
 		return SPW_OFFER_WAIT;
+	}
 	if (rc == -ENOBUFS && spw_cache__write_is_full(cache, entry->len_bytes))
 		backpressure(entry);
 	else if (rc == -ENOBUFS)
@@ -279,7 +283,7 @@ static int offer_new(struct entry *entry, enum spw_cache_hint hint)
 	if (reason == KEEP_NOT && !spw_cache__host_hold(entry))
 		reason = spw_cache__rule_limit(entry);
 	if (reason == KEEP_NOT && entry->device)
-		return spw_cache__offer_copy(entry);
+		return spw_cache__offer_copy(entry, true);
 	if (reason == KEEP_NOT) {
 		rc = spw_cache__write_begin(entry);
 		if (rc == 0) {
@@ -367,7 +371,10 @@ int spw_cache__offer_any(struct spw_cache *cache, const struct spw_offer *offer,
 			*copy = spw_cache__write_copy_of(entry);
 		else if (copy && rc == SPW_OFFER_AGAIN)
 			*copy = (struct spw_copy){.offset_bytes = entry->offset_bytes,
-						  .len_bytes = entry->len_bytes};
+						  .len_bytes = entry->len_bytes,
+						  .order = spw_cache__write_order(cache)};
+		else if (copy)
+			copy->order = spw_cache__write_order(cache);
 		spw_cache__window_fill(cache);
 	}
 	spw_cache__throttle_note(cache);

@@ -42,11 +42,8 @@ static int left_of(struct spw_store *store, double rated, double *bytes)
 
 static uint64_t arena_bytes(struct spw_store *store)
 {
-	void *memory;
-	size_t len;
-
 	/* A store that another process opened has no memory for this one. */
-	return spw_store_arena(store, &memory, &len) == 0 ? len : 0;
+	return spw_store_alloc_max(store);
 }
 
 static uint64_t cpu_ns(void)

@@ -16,7 +16,7 @@
 
 struct spw_cache_ports {
 	uint64_t (*chunk_bytes)(const struct spw_store *store); /* spw_store_chunk_bytes() */
-	uint64_t (*arena_bytes)(struct spw_store *store);       /* len of spw_store_arena() */
+	uint64_t (*arena_bytes)(struct spw_store *store);       /* spw_store_alloc_max() */
 	/* spw_store_stats() */
 	void (*stats)(struct spw_store *store, struct spw_store_stats *stats, size_t size);
 	void (*traffic)(struct spw_store *store,

@@ -21,6 +21,8 @@
 #include "tensor/window.h"
 #include "tensor/write.h"
 
+#define PUBLISH_NS UINT64_C(100000000)
+
 /*
  * Scopes that are open when a stage begins were not entered in it: their counts and their place are
  * those of the stage before, so none of them is the last scope of this one.
@@ -135,13 +137,43 @@ static void step_begin(struct spw_cache *cache)
 	stage_begin_forward(cache, 0);
 }
 
+/*
+ * Another step rests. That is all that it costs, so what others read of it, such as the command,
+ * comes from time to time.
+ */
+static bool rests_on(struct spw_cache *cache, enum spw_step *result)
+{
+	bool rests, last;
+	uint64_t now_ns;
+
+	if (cache->opts.trace || cache->recompute_depth > 0 ||
+	    !spw_control__rests_on(control_of(cache)))
+		return false;
+	rests = spw_control__rest_begin(control_of(cache), &last);
+	SPW_ASSERT(rests);
+	*result = last ? SPW_STEP_RESTS_LAST : SPW_STEP_RESTS;
+	cache->count.steps++;
+	cache->count.steps_resting++;
+	now_ns = cache->ports.clock_ns();
+	if (last || now_ns - cache->published_ns >= PUBLISH_NS) {
+		cache->published_ns = now_ns;
+		spw_cache__publish(cache);
+	}
+	return true;
+}
+
 static enum spw_step step(struct spw_cache *cache, bool may_rest)
 {
-	uint64_t began_ns = cache->ports.cpu_ns();
+	uint64_t began_ns;
 	enum spw_step result = SPW_STEP_SEEN;
 	bool last;
 
 	spw_cache__enter(cache);
+	if (may_rest && rests_on(cache, &result)) {
+		spw_cache__unlock_and_notify(cache);
+		return result;
+	}
+	began_ns = cache->ports.cpu_ns();
 	spw_cache__traffic_note(cache);
 	CACHE_TRACE(cache, .kind = SPW_TRACE_STEP);
 	step_end(cache);

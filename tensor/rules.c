@@ -15,9 +15,9 @@ static enum keep_reason rule_wish(const struct entry *entry, enum spw_cache_hint
 	if (hint == SPW_HINT_PIN)
 		return KEEP_HINT;
 	if (spw_control__choice(control_of(cache), &entry->track, &choice))
-		return choice == SPW_PLAN_SPILL || choice == SPW_PLAN_HOST ? KEEP_NOT
-		       : hint == SPW_HINT_KEEP                             ? KEEP_HINT
-									   : KEEP_PLANNED;
+		return spw_control__leaves(choice) ? KEEP_NOT
+		       : hint == SPW_HINT_KEEP     ? KEEP_HINT
+						   : KEEP_PLANNED;
 	if (hint == SPW_HINT_KEEP)
 		return KEEP_HINT;
 	if (cache->stage == SPW_STAGE_BACKWARD)

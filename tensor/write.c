@@ -287,24 +287,36 @@ int spw_cache__write_begin_copy(struct entry *entry)
 }
 
 /*
- * The bus is busy while one is copied and the next is ready. What is copied beyond that only holds
- * memory of the device.
+ * A stream that is ordered after a copy waits for it. By the plan it has ended and nothing waits;
+ * earlier compute would. Without a plan: the bus is busy while one is copied and the next is ready,
+ * and what is copied beyond that only holds memory of the device.
  */
-struct entry *spw_cache__write_to_order(struct spw_cache *cache)
+static struct entry *to_order(struct spw_cache *cache)
 {
-	if (cache->copying.bytes <= 2 * cache->tensor_spilled_bytes_max)
+	struct entry *oldest;
+	bool ended;
+
+	if (link_alone(&cache->copying.head))
 		return NULL;
-	return ENTRY_OF(cache->copying.head.next, device_link);
+	oldest = ENTRY_OF(cache->copying.head.next, device_link);
+	if (!spw_control__copy_ends(control_of(cache), &oldest->track, &ended))
+		ended = cache->copying.bytes > 2 * cache->tensor_spilled_bytes_max;
+	return ended ? oldest : NULL;
+}
+
+spw_tensor spw_cache__write_order(struct spw_cache *cache)
+{
+	const struct entry *oldest = to_order(cache);
+
+	return oldest ? spw_cache__entry_id(oldest) : (spw_tensor){0};
 }
 
 struct spw_copy spw_cache__write_copy_of(const struct entry *entry)
 {
-	const struct entry *oldest = spw_cache__write_to_order(entry->cache);
-
 	return (struct spw_copy){.staging = entry->memory,
 				 .offset_bytes = entry->offset_bytes,
 				 .len_bytes = entry->len_bytes,
-				 .order = oldest ? spw_cache__entry_id(oldest) : (spw_tensor){0}};
+				 .order = spw_cache__write_order(entry->cache)};
 }
 
 /* The copy is there, and stays. */

@@ -18,8 +18,8 @@ int spw_cache__write_begin_copy(struct entry *entry);
 void spw_cache__write_copied(struct entry *entry);
 /* What the caller has to copy. */
 struct spw_copy spw_cache__write_copy_of(const struct entry *entry);
-/* The oldest copy that the caller should order (spw_cache_ordered()); NULL: few are in flight. */
-struct entry *spw_cache__write_to_order(struct spw_cache *cache);
+/* The oldest copy that the caller should order now (spw_cache_ordered()); value 0: none. */
+spw_tensor spw_cache__write_order(struct spw_cache *cache);
 /* Count and note why an entry that should be written is kept. */
 void spw_cache__write_failed(struct entry *entry, int error, const char *words);
 /* Issue the deferred write. */

@@ -4,13 +4,20 @@
 #
 #   tests/venv.sh [--pins FILE] BUILD NAME...      some of the file (tests/ecosystem/pins.txt)
 #   tests/venv.sh [--pins FILE] BUILD              all of it
+#   tests/venv.sh --newest BUILD                   all of the file, but what is held back, at the newest versions that the index has
 #
-# What is there already is not asked for again, so that this works offline from then on. PYTHON= (else python3) makes the environment.
+# What is there already is not asked for again, so that this works offline from then on, but for --newest. PYTHON= (else python3) makes
+# the environment.
 # Exit status 77, and why, if no package index can be reached. What waits for a compilation that was killed goes on.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 pins=$here/ecosystem/pins.txt
+newest=
+if [ "$1" = --newest ]; then
+    newest=yes
+    shift
+fi
 if [ "$1" = --pins ]; then
     pins=$2
     shift 2
@@ -20,6 +27,8 @@ names=("${@:2}")
 python=$venv/bin/python3
 # These ask for PyTorch where they are built: after the others, in the environment itself.
 last=deepspeed
+# With the newest of the others its last release cannot be imported.
+held=torchtune
 
 # missing: whichever of the names the environment has not, or not at their versions.
 missing() {
@@ -40,7 +49,9 @@ PYTHON
 
 # install [OPTION] NAME...
 install() {
-    if ! DS_BUILD_OPS=0 "$python" -m pip install --disable-pip-version-check --retries 2 -c "$pins" "$@" >"$log" 2>&1; then
+    local versions=(-c "$pins")
+    [ -z "$newest" ] || versions=(--upgrade)
+    if ! DS_BUILD_OPS=0 "$python" -m pip install --disable-pip-version-check --retries 2 "${versions[@]}" "$@" >"$log" 2>&1; then
         # By pip's own words for each try; a version that the index has not is another failure.
         if grep -q 'connection broken' "$log"; then
             echo "no package index can be reached" >&2
@@ -65,12 +76,16 @@ unlock() {
 
 "$python" -c '' 2>/dev/null || "${PYTHON:-python3}" -m venv "$venv"
 unlock
-wanted=$(missing)
+if [ -n "$newest" ]; then
+    wanted=$(sed -n 's/==.*//p' "$pins" | grep -vx "$held")
+else
+    wanted=$(missing)
+fi
 if [ -n "$wanted" ]; then
     log=$(mktemp)
     trap 'rm -f "$log"' EXIT
-    mapfile -t first < <(grep -v "^$last==" <<<"$wanted")
-    mapfile -t second < <(grep "^$last==" <<<"$wanted")
+    mapfile -t first < <(grep -Ev "^$last(==|$)" <<<"$wanted")
+    mapfile -t second < <(grep -E "^$last(==|$)" <<<"$wanted")
     echo "  PIP   ${first[*]} ${second[*]} into $venv" >&2
     [ ${#first[@]} -eq 0 ] || install "${first[@]}"
     [ ${#second[@]} -eq 0 ] || install --no-build-isolation "${second[@]}"

@@ -130,9 +130,9 @@ static void print_text(const char *const *paths, const struct spw_probe_info *in
 	}
 	for (int i = 0; i < count; i++)
 		if (is_store(&infos[i])) {
-			(void)fputs("\nWhat is a store is ready for use: 'spillway info' shows it. "
-				    "To make "
-				    "another,\nremove it first: 'spillway wipe'.\n",
+			(void)fputs("\nA store is ready for use; 'spillway info' shows it. Before "
+				    "a new "
+				    "one is\nmade there, remove it: 'spillway wipe'.\n",
 				    stdout);
 			break;
 		}

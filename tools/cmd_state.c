@@ -230,8 +230,11 @@ static int choose_partition(const struct tool_command *command, uint32_t *which)
 
 enum { FORMAT_RECORDS };
 
-/* Let the Python package write the model's files. It replaces this process. */
-static int export_model(uint32_t which)
+/*
+ * Let the Python package write the model's files, of all ranks unless a partition was named. It
+ * replaces this process.
+ */
+static int export_model(void)
 {
 	const char **words = calloc(devices.count + 16u, sizeof(*words));
 	char partition_text[16], step_text[16];
@@ -241,7 +244,7 @@ static int export_model(uint32_t which)
 		(void)fprintf(stderr, "spillway state export: out of memory\n");
 		return TOOL_FAILED;
 	}
-	(void)snprintf(partition_text, sizeof(partition_text), "%u", which);
+	(void)snprintf(partition_text, sizeof(partition_text), "%u", partition);
 	(void)snprintf(step_text, sizeof(step_text), "%u", step);
 	words[count++] = "export";
 	words[count++] = "--to";
@@ -250,8 +253,10 @@ static int export_model(uint32_t which)
 	words[count++] = format.names[format.value];
 	words[count++] = "--what";
 	words[count++] = what.names[what.value];
-	words[count++] = "--partition";
-	words[count++] = partition_text;
+	if (partition != PARTITION_NONE) {
+		words[count++] = "--partition";
+		words[count++] = partition_text;
+	}
 	if (step) {
 		words[count++] = "--step";
 		words[count++] = step_text;
@@ -278,11 +283,11 @@ static int export_state(const struct tool_command *command)
 	if (what.value != 0 && format.value == FORMAT_RECORDS)
 		return tool_usage_error(command, "--what goes with --format safetensors or torch: "
 						 "records are exported as they are");
+	if (format.value != FORMAT_RECORDS)
+		return export_model();
 	code = choose_partition(command, &which);
 	if (code != TOOL_GO_ON)
 		return code;
-	if (format.value != FORMAT_RECORDS)
-		return export_model(which);
 	rc = open_store(which, step ? step : SPW_COMMIT_NEWEST, true, &store);
 	if (rc == 0)
 		rc = tool_state_export(store, to, &exported);
@@ -395,10 +400,11 @@ static const struct tool_command verbs[] = {
 			"and for each record the file, name, length and description. Every byte\n"
 			"is verified. The index is written last: a folder without it is\n"
 			"incomplete. Read-only. With --format safetensors or torch it writes one\n"
-			"file instead: the model's parameters by name, for other software. That\n"
-			"needs the Python package and PyTorch in python3, or in the interpreter\n"
-			"of SPILLWAY_PYTHON; python3 -m spillway.checkpoint export has more\n"
-			"options.\n",
+			"file instead: the model's parameters by name, for other software, whole\n"
+			"even if several ranks had them sharded; with --partition the shards of\n"
+			"one. That needs the Python package and PyTorch in python3, or in the\n"
+			"interpreter of SPILLWAY_PYTHON; python3 -m spillway.checkpoint export\n"
+			"has more options.\n",
 		.examples = "  spillway state export --devices a.img,b.img --to step\n"
 			    "  spillway state export a.img b.img --to model.safetensors --format "
 			    "safetensors\n",

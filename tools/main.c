@@ -8,11 +8,11 @@
 #include "util/util.h"
 
 static const struct tool_command *const commands[] = {
-	&command_probe, &command_format, &command_info,   &command_check,  &command_wipe,
-	&command_grant, &command_revoke, &command_bind,   &command_unbind, &command_bench,
-	&command_tune,  &command_top,    &command_export, &command_revive, &command_state,
-	&command_plan,  &command_replay, &command_run,    &command_report, &command_completion,
-	NULL,
+	&command_probe,   &command_format,     &command_info,  &command_check,  &command_wipe,
+	&command_replace, &command_add,        &command_grant, &command_revoke, &command_bind,
+	&command_unbind,  &command_bench,      &command_tune,  &command_top,    &command_export,
+	&command_revive,  &command_state,      &command_plan,  &command_replay, &command_run,
+	&command_report,  &command_completion, NULL,
 };
 
 static const char introduction[] =

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/scrub.c - check --scrub: read every copy of committed data, repair it, report damage */
+/*
+ * tools/scrub.c - read every copy of committed data, repair it, report damage, for check --scrub;
+ * write second copies, also for replace
+ */
 #include "tools/scrub.h"
 
 #include <errno.h>
@@ -186,7 +189,13 @@ static void complete(const struct tool_devices *devices, uint32_t partition,
 
 /* ---- A partition ---- */
 
-static void scrub_partition(const struct tool_devices *devices, uint32_t partition,
+/* Look at a commit, and report it. *single: chunks with one copy. Return: 0; an error, noted. */
+typedef int look_at(struct spw_store *store, const struct spw_commit_info *info,
+		    const struct spw_store_stats *stats, struct progress *progress,
+		    struct report *report, uint64_t *single);
+
+/* Look at a partition's commit, if there is one, and give second copies to what lacks them. */
+static void visit_partition(const struct tool_devices *devices, uint32_t partition, look_at *look,
 			    struct report *report)
 {
 	struct progress progress = {.partition = partition,
@@ -194,8 +203,8 @@ static void scrub_partition(const struct tool_devices *devices, uint32_t partiti
 	struct spw_commit_info info = {.size = sizeof(info)};
 	struct spw_store_opts opts;
 	struct spw_store_stats stats;
-	struct spw_scrub found = {.runs_single = 0};
 	struct spw_store *store;
+	uint64_t single = 0;
 	int rc;
 
 	set_up(&opts, partition, true); /* read-only, so no commit is discarded */
@@ -204,19 +213,67 @@ static void scrub_partition(const struct tool_devices *devices, uint32_t partiti
 		rc = spw_store_committed(store, &info, sizeof(info));
 	note(report, rc == -ENODATA ? 0 : rc);
 	if (rc == 0) {
-		rc = spw_store_scrub(store, go_on, &progress, &found, sizeof(found));
-		end_line(&progress);
-		note(report, rc);
-		spw_store_stats(store, &stats, sizeof(stats));
 		report->commits++;
-		if (report->array)
-			print_json(store, partition, &info, &found, stats.drives, report->array);
-		else
-			print_text(store, partition, &info, &found, stats.drives);
+		spw_store_stats(store, &stats, sizeof(stats));
+		rc = look(store, &info, &stats, &progress, report, &single);
+		spw_store_stats(store, &stats, sizeof(stats)); /* a drive may have failed */
 	}
 	spw_store_close(store);
-	if (rc == 0 && info.mirrored && found.runs_single > 0)
-		complete(devices, partition, &stats, found.runs_single, &progress, report);
+	if (rc == 0 && info.mirrored && single > 0)
+		complete(devices, partition, &stats, single, &progress, report);
+}
+
+static int scrub(struct spw_store *store, const struct spw_commit_info *info,
+		 const struct spw_store_stats *stats, struct progress *progress,
+		 struct report *report, uint64_t *single)
+{
+	struct spw_scrub found = {.runs_single = 0};
+	int rc = spw_store_scrub(store, go_on, progress, &found, sizeof(found));
+
+	end_line(progress);
+	note(report, rc);
+	if (report->array)
+		print_json(store, progress->partition, info, &found, stats->drives, report->array);
+	else
+		print_text(store, progress->partition, info, &found, stats->drives);
+	*single = found.runs_single;
+	return rc;
+}
+
+/* Only what the commit says of itself. */
+static int describe(struct spw_store *store, const struct spw_commit_info *info,
+		    const struct spw_store_stats *stats, struct progress *progress,
+		    struct report *report, uint64_t *single)
+{
+	(void)store;
+	(void)stats;
+	if (report->array)
+		(void)json_array_append_new(
+			report->array,
+			json_pack("{s:i, s:I, s:b, s:I, s:I}", "partition",
+				  (int)progress->partition, "step", (json_int_t)info->number,
+				  "mirrored", info->mirrored, "chunks", (json_int_t)info->runs,
+				  "chunks_with_one_copy", (json_int_t)info->runs_single));
+	*single = info->runs_single;
+	return 0;
+}
+
+/* ---- All ---- */
+
+int tool_second_copies(const struct tool_command *command, const struct tool_devices *devices,
+		       uint32_t partitions, json_t *array)
+{
+	struct report report = {.array = array};
+	uint32_t done = 0;
+
+	for (; done < partitions && !tool_stopped(); done++)
+		visit_partition(devices, done, describe, &report);
+	if (done < partitions)
+		note(&report, spw_error(-ECANCELED, "interrupted: not all has two copies"));
+	if (report.rc == 0)
+		return TOOL_DONE;
+	(void)tool_fail(command, spw_error(report.rc, "%s", report.words), false);
+	return report.rc == -ECANCELED ? TOOL_INTERRUPTED : TOOL_FAILED;
 }
 
 int tool_scrub(const struct tool_command *command, const struct tool_devices *devices,
@@ -228,7 +285,7 @@ int tool_scrub(const struct tool_command *command, const struct tool_devices *de
 
 	tool_stop_catch();
 	for (; done < partitions && !tool_stopped(); done++)
-		scrub_partition(devices, done, &report);
+		visit_partition(devices, done, scrub, &report);
 	if (done < partitions)
 		note(&report, spw_error(-ECANCELED, "interrupted: not all was read"));
 	tool_stop_release();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/scrub.h - spillway check --scrub: read and repair all committed data */
+/* tools/scrub.h - read and repair all committed data; give it second copies */
 #ifndef SPW_TOOLS_SCRUB_H
 #define SPW_TOOLS_SCRUB_H
 
@@ -8,5 +8,12 @@
 /* Scrub all partitions of a store. Return: the exit status. */
 int tool_scrub(const struct tool_command *command, const struct tool_devices *devices,
 	       uint32_t partitions, bool json);
+
+/*
+ * Give second copies to mirrored commits that lack some, in all partitions. @array: gets an object
+ * for each commit; NULL: print. Return: the exit status.
+ */
+int tool_second_copies(const struct tool_command *command, const struct tool_devices *devices,
+		       uint32_t partitions, json_t *array);
 
 #endif

@@ -116,7 +116,7 @@ int64_t spw_nvme__part_result(struct spw_queue *q, const struct spw_part *part, 
 {
 	int error = spw_nvme__errno(status);
 
-	/* A status of success may have the bit More set: there is more information in a log. */
+	/* Zero also where the bit More points to the Error Information log page. */
 	if (error == 0)
 		return bytes;
 	if (!(status & SPW_NVME_STATUS_DNR) && part->retries < SPW_NVME_RETRIES_MAX)

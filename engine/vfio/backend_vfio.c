@@ -685,7 +685,7 @@ __attribute__((noinline)) static void end_command(struct spw_queue *q, struct vf
 	struct command *command = &d->commands[slot];
 	int64_t res;
 
-	/* A status of success may have the bit More set: there is more information in a log. */
+	/* Zero also where the bit More points to the Error Information log page. */
 	if ((status & SPW_NVME_STATUS_CODE) == 0)
 		status = 0;
 	if (spw_engine__io_is_whole(part->io))

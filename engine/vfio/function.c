@@ -146,7 +146,7 @@ static bool function_is_wanted_back(struct spw_vfio_link *link)
 	return event.fd >= 0 && poll(&event, 1, 0) == 1;
 }
 
-/* Enable the registers; switch the device's memory access @on. Both are off after open. */
+/* Enable access to the registers, and DMA by the device if @on. Both are off after open. */
 static int set_bus_master(struct spw_vfio_function *f, bool on)
 {
 	struct vfio_region_info info = {.argsz = sizeof(info),

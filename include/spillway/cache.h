@@ -371,7 +371,7 @@ SPW_EXPORT int spw_cache_hold_back(struct spw_cache *cache, bool wait);
 
 /*
  * The copy that the caller makes after SPW_OFFER_COPY and SPW_OFFER_COPY_AGAIN; after
- * SPW_OFFER_AGAIN, the part of the storage that was discarded.
+ * SPW_OFFER_AGAIN, the part of the storage that was discarded. order is set whatever the result.
  */
 struct spw_copy {
 	/* in the store's arena, see spw_store_arena(), or of spw_cache_host_memory() */
@@ -390,7 +390,7 @@ SPW_ABI(struct spw_copy, reserved, 32, 48);
  * @device:  the caller's number of the device, 1 or more
  * @hint:    as for spw_cache_offer_hint()
  * @tensor:  as for spw_cache_offer()
- * @copy:    set if the caller has to copy, or the tensor is discarded
+ * @copy:    set if the caller has to copy, or the tensor is discarded; its order in any case
  *
  * The bytes pass through staging memory, which the cache allocates from the store's arena. The
  * caller makes the copies, on streams of the device or in any other way: the cache never calls a
@@ -434,13 +434,14 @@ SPW_EXPORT int spw_cache_copied(struct spw_cache *cache, spw_tensor tensor, int 
 /**
  * spw_cache_ordered - streams are ordered after the copies out of a tensor
  * @cache:   the cache
- * @tensor:  of spw_copy.order
+ * @tensor:  of spw_copy.order; value 0: only @next is asked for
  * @next:    set to another tensor to order streams after; 0: there is none
  *
  * A host that runs ahead of its device does not see copies end, so that memory of all of them stays
- * in use. When more copies are in flight than keep the bus busy, struct spw_copy names the oldest
- * tensor. The caller makes the stream that its memory belongs to wait, on the device, for the
- * copies out of it, then calls this: spw_cache_drain_device() returns the token at once.
+ * in use. When a copy has ended by the plan, or, without one, when more copies are in flight than
+ * keep the bus busy, struct spw_copy names the oldest tensor. The caller makes the stream that its
+ * memory belongs to wait, on the device, for the copies out of it, then calls this:
+ * spw_cache_drain_device() returns the token at once.
  *
  * Return: 0; -ENOENT no copy of this tensor is in flight, or its token was returned.
  */
@@ -452,9 +453,11 @@ SPW_EXPORT int spw_cache_ordered(struct spw_cache *cache, spw_tensor tensor, spw
  * @tensor:  of that offer
  * @copy:    set for SPW_OFFER_COPY
  *
- * The plan spills the tensor. While copies are in flight the host is ahead of the device, so
- * waiting does not make the step longer. The caller waits for its oldest copy, or in
- * spw_cache_wait_write(), and calls this until it returns another result than SPW_OFFER_WAIT.
+ * The plan spills the tensor. As long as the device has work left, waiting does not make the step
+ * longer: the caller waits for its oldest copy, or, if it has none, in spw_cache_wait_write(), and
+ * calls this after each until it returns another result than SPW_OFFER_WAIT. Where
+ * spw_cache_wait_write() does not wait, the caller waits until the device has come to the tensor,
+ * then calls spw_cache_copy_last().
  *
  * Return: SPW_OFFER_COPY, SPW_OFFER_WAIT, or SPW_OFFER_KEEP; -ENOENT no such tensor.
  */
@@ -462,10 +465,26 @@ SPW_EXPORT int spw_cache_copy_retry(struct spw_cache *cache, spw_tensor tensor,
 				    struct spw_copy *copy);
 
 /**
+ * spw_cache_copy_last - ask for staging memory for the last time
+ * @cache:   the cache
+ * @tensor:  of that offer
+ * @copy:    set for SPW_OFFER_COPY
+ *
+ * The device has nothing else to do, so that waiting would make the step longer: without memory the
+ * tensor is kept.
+ *
+ * Return: SPW_OFFER_COPY or SPW_OFFER_KEEP; -ENOENT no such tensor.
+ */
+SPW_EXPORT int spw_cache_copy_last(struct spw_cache *cache, spw_tensor tensor,
+				   struct spw_copy *copy);
+
+/**
  * spw_cache_wait_write - wait until some I/O has ended, if a device's tensor is being written
  * @cache:  the cache
  *
- * Return: 1; 0 no such tensor is being written: wait for the oldest copy.
+ * SPW_CACHE_FASTEST would rather keep a tensor than wait for drives.
+ *
+ * Return: 1 ask again; 0 did not wait: SPW_CACHE_FASTEST, or there are only copies to wait for.
  */
 SPW_EXPORT int spw_cache_wait_write(struct spw_cache *cache);
 
@@ -503,13 +522,15 @@ SPW_EXPORT int spw_cache_host_memory(struct spw_cache *cache, struct spw_arena *
 
 /* Measurements by device events since the last call, in nanoseconds of the device. */
 struct spw_device_times {
-	uint64_t stall_ns; /* time that the computing streams waited for copies */
+	/* the computing streams waited for copies, or for a host that waited for staging memory */
+	uint64_t stall_ns;
 	/* completed copies to staging memory, and the sum of their times */
 	uint64_t bytes_out, out_ns;
 	uint64_t bytes_in, in_ns; /* the same for copies from staging memory */
-	uint64_t reserved[3];
+	uint64_t stall_out_ns;    /* of stall_ns: not for copies from staging memory */
+	uint64_t reserved[2];
 };
-SPW_ABI(struct spw_device_times, reserved, 40, 64);
+SPW_ABI(struct spw_device_times, reserved, 48, 64);
 
 /**
  * spw_cache_device_times - report how long a device stalled, and how fast its bus is

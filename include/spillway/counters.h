@@ -220,7 +220,7 @@ enum spw_counter_view {
 		"Copied once more, as the memory may have changed meanwhile.") \
 	X(uint64_t, copies_ordered, TOTAL, NUMBER, device, MORE, \
 		"Memory returned by order of a stream, before its copy had ended.") \
-	X(uint64_t, staging_waits, TOTAL, NUMBER, device, MORE, "Waits for staging memory.") \
+	X(uint64_t, staging_waits, TOTAL, NUMBER, device, MORE, "Waited for staging memory.") \
 	X(uint64_t, tensors_ahead, TOTAL, NUMBER, device, MORE, \
 		"Tensors handed out before their use.") \
 	X(uint64_t, bytes_kept_wear, TOTAL, BYTES, kept, MAIN, "The cap on wear was used up.") \

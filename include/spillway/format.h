@@ -4,14 +4,14 @@
  *
  * Contract
  *   Threads    Every function may be called from any thread; they keep no state between calls.
- *   Safety     spw_format() and spw_wipe() are the only functions of spillway that write to a
- *              device outside an open store by themselves, and they write only to the devices
- *              named, each claimed by spw_claim(). A device that is mounted, claimed, swapped on or
- *              in use by a store is always refused. A device with a partition table, a file system
- *              or another signature that libblkid knows is refused unless opts.force is set. A
- *              device without a signature whose first or last MiB is not all zeros is refused
- *              unless opts.erase is set. Neither option implies the other. Refusals happen before
- *              the first byte is written to any of the devices.
+ *   Safety     spw_format(), spw_wipe(), spw_replace() and spw_add() are the only functions of
+ *              spillway that write to a device outside an open store by themselves, and they write
+ *              only to the devices named, each claimed by spw_claim(). A device that is mounted,
+ *              claimed, swapped on or in use by a store is always refused. One with a partition
+ *              table, a file system or another signature that libblkid knows is refused unless
+ *              opts.force is set. One without a signature whose first or last MiB is not all zeros
+ *              is refused unless opts.erase is set. Neither option implies the other. Refusals
+ *              happen before the first byte is written to any of the devices.
  *   Errors     0 or a count, or a negative errno, with the device, the cause and the remedy in
  *              spw_last_error(). -EBUSY, -EEXIST (holds data), -ENOTUNIQ (named twice) and -ESPIPE
  *              (zoned) are refusals for safety.
@@ -58,6 +58,49 @@ struct spw_wipe_opts {
 	struct spw_log log;
 };
 SPW_ABI(struct spw_wipe_opts, log, 16, 32);
+
+struct spw_replace_opts {
+	size_t size;
+	bool force; /* overwrite a store or signature on the new drive; never a device in use */
+	bool erase; /* overwrite unknown data on it, and committed objects of another store */
+	struct spw_log log;
+	/*
+	 * called while data is copied, with the bytes done and all; false: stop, with the store as
+	 * it was; or NULL
+	 */
+	bool (*go_on)(void *context, uint64_t done_bytes, uint64_t all_bytes);
+	void *context; /* for go_on */
+};
+SPW_ABI(struct spw_replace_opts, context, 40, 48);
+
+/* What spw_replace() did. */
+struct spw_replace_info {
+	size_t size;
+	uint32_t drive; /* index of the drive that was replaced */
+	int32_t named;  /* index in paths of the replaced drive; -1: it was not among them */
+	char drive_uuid[SPW_UUID_TEXT_BYTES]; /* of the new drive */
+	bool finished;     /* an interrupted replacement was finished, or there was none to do */
+	bool old_was_read; /* the replaced drive could be read, in case its copies were needed */
+	uint64_t copied_bytes; /* committed bytes that were copied to the new drive */
+};
+SPW_ABI(struct spw_replace_info, copied_bytes, 56, 64);
+
+struct spw_add_opts {
+	size_t size;
+	bool force; /* overwrite a store or signature on the new drive; never a device in use */
+	bool erase; /* overwrite unknown data on it, and committed objects of another store */
+	struct spw_log log;
+};
+SPW_ABI(struct spw_add_opts, log, 16, 32);
+
+/* What spw_add() did. */
+struct spw_add_info {
+	size_t size;
+	uint32_t drive;                       /* index of the new drive */
+	char drive_uuid[SPW_UUID_TEXT_BYTES]; /* of it */
+	bool finished; /* an interrupted addition was finished, or there was none to do */
+};
+SPW_ABI(struct spw_add_info, finished, 49, 56);
 
 /* A store as its superblocks describe it. */
 struct spw_store_info {
@@ -210,6 +253,76 @@ SPW_EXPORT void spw_wipe_opts_init(struct spw_wipe_opts *opts, size_t size);
  */
 SPW_EXPORT int spw_wipe(const char *const paths[], unsigned count,
 			const struct spw_wipe_opts *opts);
+
+/**
+ * spw_replace_opts_init - set the defaults
+ * @opts:  set
+ * @size:  sizeof *@opts
+ */
+SPW_EXPORT void spw_replace_opts_init(struct spw_replace_opts *opts, size_t size);
+
+/**
+ * spw_replace - replace a drive of a store by a new one
+ * @paths:  the other drives of the store, in any order; the replaced and the new one may be among
+ *          them
+ * @count:  of @paths
+ * @drive:  the drive to replace, which need not be there: its path; or its number in the store,
+ *          from 1; or its UUID. If no drive of the store is at the path, it is the one missing.
+ * @path:   the new drive; it may have the path that the replaced one had
+ * @opts:   or NULL for the defaults
+ * @info:   set on success; or NULL
+ *
+ * No process may have the store open. All that is committed on the replaced drive is copied to the
+ * new one, from its other copies, and from the replaced drive if that can be read; if a byte has no
+ * copy, the call is refused. Nothing is written to the replaced drive, which the store refuses from
+ * now on. What has only one copy in the commit gets no second one: see spw_store_resilver().
+ *
+ * A crash leaves the store with the old drive, or with the new one, and the other is refused. Call
+ * it again then.
+ *
+ * Return: 0; -EINVAL no such drive, or it is not clear which; -ENXIO the replaced drive alone has
+ * committed data, and cannot be read; -ENOSPC the new drive is too small; -EEXIST it is a drive of
+ * this store, has a known signature (without opts.force), or unknown data or a commit (without
+ * opts.erase); -EBUSY a drive is in use; -EMEDIUMTYPE a drive belongs to another store, or was
+ * replaced before; -EUCLEAN a drive went on with the one that was replaced; -ECANCELED by
+ * opts.go_on; or what opening, reading and writing returns.
+ */
+SPW_EXPORT int spw_replace(const char *const paths[], unsigned count, const char *drive,
+			   const char *path, const struct spw_replace_opts *opts,
+			   struct spw_replace_info *info);
+
+/**
+ * spw_add_opts_init - set the defaults
+ * @opts:  set
+ * @size:  sizeof *@opts
+ */
+SPW_EXPORT void spw_add_opts_init(struct spw_add_opts *opts, size_t size);
+
+/**
+ * spw_add - add a drive to a store
+ * @paths:  all drives of the store, in any order; the new one may be among them if it is added
+ *          already, as far as that was interrupted
+ * @count:  of @paths
+ * @path:   the new drive
+ * @opts:   or NULL for the defaults
+ * @info:   set on success; or NULL
+ *
+ * No process may have the store open. What is committed stays where it is, and later objects are
+ * striped over the new drive, too. From now on it is named with the others.
+ *
+ * A crash leaves the store with the new drive or without it. Call it again then. Of a drive that is
+ * in the store already, and not among @paths, it says so.
+ *
+ * Return: 0; -ENXIO a drive of the store is missing; -EINVAL the store has SPW_DRIVES_MAX drives,
+ * or the new one has logical blocks larger than the store's; -ENOSPC it is too small for the
+ * store's partitions; -EEXIST it is a drive of this store, has a known signature (without
+ * opts.force), or unknown data or a commit (without opts.erase); -EBUSY a drive is in use;
+ * -EMEDIUMTYPE a drive belongs to another store, or was replaced; -EUCLEAN drives went on without
+ * each other; -EBADMSG something committed is damaged; or what opening, reading and writing
+ * returns.
+ */
+SPW_EXPORT int spw_add(const char *const paths[], unsigned count, const char *path,
+		       const struct spw_add_opts *opts, struct spw_add_info *info);
 
 /**
  * spw_claim - open a drive read-write as its only user, to write anywhere on it

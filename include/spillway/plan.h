@@ -385,7 +385,8 @@ SPW_ABI(struct spw_plan_reason, reserved, 176, 184);
  * @choices:       of the plan
  * @reasons:       scopes->count of them, set on success
  *
- * Simulates up to four steps for each scope.
+ * Simulates up to four steps for each scope. The step may have been measured again since it was
+ * planned: a tensor that it can no longer recompute counts as kept.
  *
  * Return: 0; -EINVAL; -ENOMEM.
  */

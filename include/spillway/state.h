@@ -198,6 +198,19 @@ SPW_EXPORT int spw_state_add_object(struct spw_state *state, const char *name, u
 SPW_EXPORT int spw_state_attach(struct spw_state *state);
 
 /**
+ * spw_state_attach_empty - as spw_state_attach(), but all records are zero: they are to replace
+ * those of the store's commit, whatever these are
+ * @state:  the state
+ *
+ * The commit stays until the next one, which takes its place. Its bytes are read by another store
+ * of the same partition (opts.shared).
+ *
+ * Return: as spw_state_attach(); but 1 there is a commit, of which the number and the extra bytes
+ * are known.
+ */
+SPW_EXPORT int spw_state_attach_empty(struct spw_state *state);
+
+/**
  * spw_state_attached - the number of the commit that was attached
  * @state:   the state
  * @number:  set on success

@@ -125,8 +125,14 @@ struct spw_store_opts {
 	uint32_t workers;
 	/* only SPW_BACKEND_NULL: see struct spw_queue_opts */
 	uint64_t null_bytes_per_second;
+	/*
+	 * only with read_only: also while another process has the partition open, or this one.
+	 * Nothing is locked or claimed. When that process commits again, reads may fail with
+	 * -EBADMSG, and without checksums they return any bytes; default false
+	 */
+	bool shared;
 };
-SPW_ABI(struct spw_store_opts, null_bytes_per_second, 96, 104);
+SPW_ABI(struct spw_store_opts, shared, 104, 112);
 
 /*
  * Notification of a request's end, instead of waiting: @done runs on the I/O thread (inline mode:
@@ -438,21 +444,22 @@ SPW_EXPORT int spw_store_flush(struct spw_store *store, const struct spw_notify 
  *            commit's manifest gets two copies even if no object has two
  *
  * Flushes the drives' volatile caches, then writes the manifest, then, on every drive, the commit
- * block that names it. A crash at any point leaves either the previous commit or this one,
- * complete. Waits for the drives; other threads may use the store meanwhile, but must not commit.
- * Blocks of a committed object are not reused before a later commit is durable, so the partition
- * needs room for both.
+ * block that names it. A crash at any point leaves either the last commit or this one, complete;
+ * while an earlier one is kept, that or this one: the last one is overwritten. Waits for the
+ * drives; other threads may use the store meanwhile, but must not commit. Blocks of a committed
+ * object are not reused before a later commit is durable, so the partition needs room for both.
  *
  * If all objects have two copies, one drive may fail at any time: the commit succeeds without it,
  * and the partition can be opened without it.
  *
  * Return: 0; -EINVAL the number is not above the last, an object is given twice, or @flags; -E2BIG
- * the manifest is too large; -ENOENT no such object; -EINPROGRESS a put is in flight; -EBUSY the
- * previous commit is kept, and @flags lack KEEP_PREVIOUS; -EROFS; -EOPNOTSUPP without checksums;
- * -ENOSPC, -ENOBUFS as a put; -EIO or another errno: a drive with part of the commit, which the
- * message names, could not write or flush, or was cut off since the store was opened. After an
- * error the previous commit is still durable, or this one if its block did reach a drive, or at
- * least the kept one; the blocks of all of them are not reused until a commit succeeds.
+ * the manifest is too large; -ENOENT no such object; -EINPROGRESS a put is in flight; -EBUSY an
+ * earlier commit is kept, and @flags lack KEEP_PREVIOUS; or another thread commits; -EROFS;
+ * -EOPNOTSUPP without checksums; -ENOMEM; -ENOSPC, -ENOBUFS as a put; -EIO or another errno: a
+ * drive with part of the commit, which the message names, could not write or flush, or was cut off
+ * since the store was opened. After an error the last commit is still durable, or this one if its
+ * block reached a drive; where an earlier one is kept, at least that. The blocks of none of them
+ * are reused until a commit succeeds.
  */
 SPW_EXPORT int spw_store_commit(struct spw_store *store, const spw_object objects[], uint32_t count,
 				uint64_t number, const void *record, size_t len, unsigned flags);
@@ -627,6 +634,16 @@ SPW_EXPORT void spw_store_release(struct spw_store *store, void *memory);
  * Return: 0; -EPERM in a child of fork(2).
  */
 SPW_EXPORT int spw_store_arena(struct spw_store *store, void **memory, size_t *len);
+
+/**
+ * spw_store_alloc_max - get how much of the arena spw_store_alloc() can give in all
+ * @store:  the store
+ *
+ * The rest is the store's own: bounce buffers take up to a quarter.
+ *
+ * Return: bytes; 0 in a child of fork(2).
+ */
+SPW_EXPORT uint64_t spw_store_alloc_max(const struct spw_store *store);
 
 /**
  * spw_store_register - register the caller's memory with the drives, as the arena is

@@ -17,39 +17,19 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from trl import SFTConfig, SFTTrainer
 
 from common import run, say_activations, trainer_options
-from spillway.demo.data import text_in
+from small_llama import make_model, make_tokenizer, pieces_of
 from spillway.integrations.transformers import enable
 
-END = "<end>"
-
-
-def make_tokenizer() -> PreTrainedTokenizerFast:
-    letters = [*sorted(pre_tokenizers.ByteLevel.alphabet()), END]
-    tokenizer = Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=END)
-
-
 def texts_of(args: argparse.Namespace) -> Dataset:
-    """Pieces of a sequence each."""
-    letters = text_in(args.text).decode("latin-1")
-    return Dataset.from_dict({"text": [letters[start : start + args.sequence] for start in range(
-        0, len(letters) - args.sequence + 1, args.sequence)]})
+    return Dataset.from_dict({"text": pieces_of(args)})
 
 
 def make_trainer(args: argparse.Namespace) -> Any:
-    torch.manual_seed(20)
     tokenizer = make_tokenizer()
-    model = LlamaForCausalLM(LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=args.hidden, intermediate_size=3 * args.hidden,
-        num_hidden_layers=args.layers, num_attention_heads=args.hidden // 64,
-        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id))
+    model = make_model(args, tokenizer)
     config = SFTConfig(
         tempfile.gettempdir() + "/spillway-trl-sft", max_steps=args.steps, save_strategy="no",
         per_device_train_batch_size=args.batch, max_length=args.sequence, logging_steps=1,

@@ -23,9 +23,11 @@ struct library {
 	__typeof__(&spw_cache_copied) copied;
 	__typeof__(&spw_cache_ordered) ordered;
 	__typeof__(&spw_cache_copy_retry) copy_retry;
+	__typeof__(&spw_cache_copy_last) copy_last;
 	__typeof__(&spw_cache_wait_write) wait_write;
 	__typeof__(&spw_cache_ahead) ahead;
 	__typeof__(&spw_cache_drain_device) drain_device;
+	__typeof__(&spw_cache_step_rest) step_rest;
 };
 
 /* A C-level attribute of a Python type, read without a lookup by name. */
@@ -50,6 +52,8 @@ struct attribute {
 	X(nothing) X(nothing_on) /* an empty tensor; the same on a device */ \
 	X(counted) /* whether autograd counts versions of what is handed out with the original */ \
 	X(plain) X(flagged) X(on) X(raise_modified) X(error_of) \
+	/* the state of this thread; innermost() is None if PyTorch has no such function */ \
+	X(grad_enabled) X(any_autocast) X(backward_number) X(innermost) \
 	X(uint8) X(bytes_of) /* a part of a tensor's storage, as bytes */ \
 	X(stop) /* the exception that ends recomputation early */
 
@@ -65,12 +69,14 @@ struct attribute {
 	X(finish_event, "finish") X(keep, "keep") X(copy, "copy") X(empty, "empty") \
 	/* methods of DeviceTimes, Port and DeviceTensors */ \
 	X(begin, "begin") X(waits, "waits") X(ended, "ended") X(news, "news") X(tell, "tell") \
-	X(come, "come") X(stands, "stands") X(border, "border") X(device, "device") \
-	X(bytes_at, "_bytes_at") X(failed, "_failed") \
+	X(come, "come") X(stands, "stands") X(starve, "starve") X(feed, "feed") \
+	X(border, "border") X(device, "device") X(bytes_at, "_bytes_at") X(failed, "_failed") \
 	X(abort, "_abort") X(refuse, "_refuse") X(not_copied, "_not_copied") \
 	X(notify, "_notify") X(checksums_of, "_checksums_of") X(compare, "_compare") \
 	X(expect, "expect") \
-	X(restore, "restore") X(begin_step, "_begin_step") X(save_other, "_save_other")
+	X(restore, "restore") X(begin_step, "_begin_step") X(save_other, "_save_other") \
+	X(training, "training") X(pre_hooks, "_forward_pre_hooks") \
+	X(pre_hooks_with_keywords, "_forward_pre_hooks_with_kwargs")
 /* clang-format on */
 
 /* What spillway/_core/hooks_loader.py passes to connect(), under these names. */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* hooks/module.c - the extension module, and Session, the base of the package's session type */
 #include "lease.h"
-#include "on_device.h"
+#include "on_device_type.h"
 #include "port.h"
 #include "recompute.h"
+#include "rest.h"
 #include "saved.h"
 #include "saved_tensor.h"
 
@@ -221,6 +222,7 @@ static int make_types(void)
 		{&frame_type, &frame_spec},         {&copy_type, &copy_spec},
 		{&port_type, &port_spec},           {&users_type, &users_spec},
 		{&on_device_type, &on_device_spec}, {&session_type, &session_spec},
+		{&rest_type, &rest_spec},
 	};
 
 	for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
@@ -246,7 +248,8 @@ PyMODINIT_FUNC PyInit__hooks(void)
 	    PyModule_AddType(module, session_type) || PyModule_AddType(module, saved_type) ||
 	    PyModule_AddType(module, kept_type) || PyModule_AddType(module, frame_type) ||
 	    PyModule_AddType(module, copy_type) || PyModule_AddType(module, port_type) ||
-	    PyModule_AddType(module, on_device_type)) {
+	    PyModule_AddType(module, on_device_type) || PyModule_AddType(module, rest_type) ||
+	    PyModule_AddIntConstant(module, "LOOK_STEPS", LOOK_STEPS)) {
 		Py_DECREF(module);
 		return NULL;
 	}

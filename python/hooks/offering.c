@@ -28,29 +28,6 @@ static int not_copied(struct on_device *on, struct spw_cache *cache, uint64_t nu
 	return ignore(result);
 }
 
-/* Make streams wait for earlier copies out, so that the copied tensors' memory can be dropped. */
-static int order(struct on_device *on, struct spw_cache *cache, const struct offering *offering)
-{
-	spw_tensor next = offering->copy.order;
-	PyObject *since = new_ref(offering->produced);
-
-	while (since && next.value) {
-		if (port_order(on->port, next.value, since)) {
-			Py_DECREF(since);
-			return -1;
-		}
-		on->is_due = true;
-		if (library.ordered(cache, next, &next) < 0)
-			break;
-		if (next.value)
-			set_ref(&since,
-				PyObject_CallMethodObjArgs(on->port->times, names.mark_event,
-							   offering->stream, NULL));
-	}
-	Py_XDECREF(since);
-	return since ? 0 : -1;
-}
-
 /* Record an event after the computation of the tensor. */
 static int mark_produced(struct on_device *on, struct offering *offering)
 {
@@ -96,7 +73,7 @@ static int copy_out(struct on_device *on, struct spw_cache *cache, struct offeri
 	    ignore(PyObject_CallMethodObjArgs((PyObject *)on, names.notify, saved->device->device,
 					      saved->device->out.last->event, NULL)))
 		return -1;
-	return order(on, cache, offering);
+	return 0;
 }
 
 /* Compute the tensor's checksums, once for all users. Return: 1; 0 no memory for them; -1 */
@@ -225,59 +202,118 @@ static int offer_make(struct on_device *on, struct spw_cache *cache, struct offe
 	if ((result == SPW_OFFER_COPY || result == SPW_OFFER_COPY_AGAIN) &&
 	    copy_out(on, cache, offering))
 		return -1;
-	return result;
+	return on_order(on, cache, offering->copy.order, offering->stream) ? -1 : result;
+}
+
+static int finish_event(struct on_device *on, PyObject *event)
+{
+	PyObject *done =
+		PyObject_CallMethodObjArgs(on->port->table, names.finish_event, event, NULL);
+
+	if (!done && PyErr_ExceptionMatches(PyExc_RuntimeError)) {
+		PyErr_Clear(); /* port_ended() reports it */
+		return 0;
+	}
+	return ignore(done);
 }
 
 /*
- * Wait for a write or copy to complete. The host runs ahead of the device, so waiting costs the
- * host only its lead. Return: 1 waited; 0 there is nothing to wait for; -1
+ * Wait for a copy, or else for a write; or, where the step must not wait for drives, until the
+ * device has come to the event @here. As long as it has work, waiting costs the host only its lead.
+ * Return: 1 waited; 0 the device has come there; -1
  */
-static int wait_for_staging(struct on_device *on, struct spw_cache *cache)
+static int wait_for_staging(struct on_device *on, struct spw_cache *cache, PyObject *here)
 {
-	PyObject *oldest, *done;
-	int waited;
+	PyObject *oldest;
+	int rc;
 
-	Py_BEGIN_ALLOW_THREADS;
-	waited = library.wait_write(cache);
-	Py_END_ALLOW_THREADS;
-	if (waited)
-		return 1;
 	if (on_lock(on))
 		return -1;
 	oldest = port_oldest_out(on->port);
 	on_unlock(on);
-	if (!oldest) /* a signal came after the copy had ended and before on_tell() */
-		return 0;
-	done = PyObject_CallMethodObjArgs(on->port->table, names.finish_event, oldest, NULL);
-	Py_DECREF(oldest);
-	if (!done && PyErr_ExceptionMatches(PyExc_RuntimeError)) {
-		PyErr_Clear(); /* port_ended() reports it */
-		return 1;
+	if (oldest) {
+		rc = finish_event(on, oldest);
+		Py_DECREF(oldest);
+		return rc ? -1 : 1;
 	}
-	return ignore(done) ? -1 : 1;
+	Py_BEGIN_ALLOW_THREADS;
+	rc = library.wait_write(cache);
+	Py_END_ALLOW_THREADS;
+	if (rc)
+		return rc;
+	return finish_event(on, here);
+}
+
+/* The stream gets work again. */
+static int feed(struct on_device *on, const struct offering *offering)
+{
+	return ignore(
+		PyObject_CallMethodObjArgs(on->port->times, names.feed, offering->stream, NULL));
+}
+
+/* After an exception, which stays. */
+static void give_up_waiting(struct on_device *on, const struct offering *offering)
+{
+	PyObject *type, *value, *traceback;
+
+	PyErr_Fetch(&type, &value, &traceback);
+	if (on_lock(on) == 0) {
+		if (feed(on, offering))
+			PyErr_WriteUnraisable((PyObject *)on);
+		on_unlock(on);
+	} else {
+		PyErr_WriteUnraisable((PyObject *)on);
+	}
+	PyErr_Restore(type, value, traceback);
+}
+
+/* Ask again, with on->lock held. @last: for the last time. Return: the result; -1 */
+static int offer_again(struct on_device *on, struct spw_cache *cache, struct offering *offering,
+		       bool last)
+{
+	const spw_tensor tensor = {offering->saved->id};
+	int result;
+
+	if (on_go_on(on))
+		return -1;
+	result = last ? library.copy_last(cache, tensor, &offering->copy)
+		      : library.copy_retry(cache, tensor, &offering->copy);
+	if (result != SPW_OFFER_WAIT && feed(on, offering))
+		return -1;
+	if (result == SPW_OFFER_COPY &&
+	    (copy_out(on, cache, offering) ||
+	     on_order(on, cache, offering->copy.order, offering->stream)))
+		return -1;
+	return on_finish_if_closing(on) ? -1 : result;
 }
 
 /* Wait until there is staging memory for the copy, or the cache keeps the tensor. Return: 0; -1 */
 static int offer_waiting(struct on_device *on, struct spw_cache *cache, struct offering *offering)
 {
-	int result = SPW_OFFER_WAIT, rc = 1;
+	PyObject *here = NULL;
+	int result = SPW_OFFER_WAIT;
 
-	while (rc > 0 && result == SPW_OFFER_WAIT) {
-		rc = wait_for_staging(on, cache);
-		if (rc <= 0 || on_lock(on))
-			return rc == 0 ? 0 : -1;
-		if (on_go_on(on))
-			rc = -1;
-		if (rc > 0)
-			result = library.copy_retry(cache, (spw_tensor){offering->saved->id},
-						    &offering->copy);
-		if (rc > 0 && result == SPW_OFFER_COPY && copy_out(on, cache, offering))
-			rc = -1;
-		if (rc > 0 && on_finish_if_closing(on))
-			rc = -1;
-		on_unlock(on);
+	if (on_lock(on))
+		return -1;
+	here = PyObject_CallMethodObjArgs(on->port->times, names.starve, offering->stream, NULL);
+	on_unlock(on);
+	if (!here)
+		return -1;
+	while (result == SPW_OFFER_WAIT) {
+		int waited = wait_for_staging(on, cache, here);
+
+		if (waited >= 0 && on_lock(on) == 0) {
+			result = offer_again(on, cache, offering, waited == 0);
+			on_unlock(on);
+		}
+		if (PyErr_Occurred())
+			break;
 	}
-	return rc < 0 ? -1 : 0;
+	Py_DECREF(here);
+	if (!PyErr_Occurred())
+		return 0;
+	give_up_waiting(on, offering);
+	return -1;
 }
 
 /* Return: 0; 1 the caller has to keep the tensor; -1 */

@@ -3,7 +3,7 @@
 #ifndef SPW_HOOKS_OFFERING_H
 #define SPW_HOOKS_OFFERING_H
 
-#include "users.h"
+#include "on_device.h"
 
 /* A tensor that is being offered. */
 struct offering {

@@ -543,6 +543,14 @@ int port_ended(struct port *port, struct device *device, bool is_out, bool waits
 	return rc < 0 ? -1 : 1;
 }
 
+bool port_is_copying(const struct port *port)
+{
+	for (uint32_t i = 0; i < port->count; i++)
+		if (port->devices[i]->out.first)
+			return true;
+	return false;
+}
+
 PyObject *port_oldest_out(const struct port *port)
 {
 	for (uint32_t i = 0; i < port->count; i++)

@@ -21,6 +21,7 @@ struct copy {
 	long long stalled_ns; /* how long a stream waited for the copy */
 	char taken;           /* in: the prefetched bytes have been used */
 	char ended;           /* the host knows that the copy has ended */
+	char watched;         /* in: a thread waits for its end */
 };
 
 /* The copies out of a device, or the copies into it. */
@@ -77,6 +78,8 @@ PyObject *port_stream(struct port *port, const struct device *device);
 /* Return: 1 if a CUDA graph is being captured; 0; -1 */
 int port_captures(struct port *port);
 bool port_is_copying_out(const struct port *port, uint64_t number);
+/* Whether some copy out has not ended, as far as the host knows. */
+bool port_is_copying(const struct port *port);
 int port_copy_out(struct port *port, struct device *device, const struct leaving *leaving);
 /*
  * Make streams wait for the copies out of this tensor, then drop its memory. It is not known which

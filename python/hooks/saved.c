@@ -2,7 +2,7 @@
 /* hooks/saved.c - pack and unpack hooks: offer a tensor to the cache or keep it, and use it */
 #include "saved.h"
 #include "offering.h"
-#include "on_device.h"
+#include "on_device_type.h"
 #include "part.h"
 #include "recompute.h"
 #include "using.h"

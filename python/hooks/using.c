@@ -167,6 +167,27 @@ static int moves_on(struct on_device *on, struct spw_cache *cache, const struct 
 }
 
 /*
+ * The host may have to wait for a drive. Until it goes on, a thread returns the staging memory of
+ * copies that end, or there would be none for the reads after this one. Return: 0; -1
+ */
+static int watch_copies(struct on_device *on)
+{
+	for (uint32_t i = 0; on->notifies && i < on->port->count; i++) {
+		struct device *device = on->port->devices[i];
+
+		for (struct copy *copy = device->in.first; copy; copy = copy->next) {
+			if (copy->watched)
+				continue;
+			copy->watched = true;
+			if (ignore(PyObject_CallMethodObjArgs((PyObject *)on, names.notify,
+							      device->device, copy->event, NULL)))
+				return -1;
+		}
+	}
+	return 0;
+}
+
+/*
  * Prepare a use, before the bytes are requested. The caller holds on->lock. @since: set to an event
  * before any wait for the bytes
  */
@@ -182,7 +203,18 @@ static int use_begin(struct on_device *on, struct spw_cache *cache, const struct
 	if (users->copy ? users->copy->ended : owner_of(&on->owners, saved->token) != NULL)
 		return 0;
 	*since = PyObject_CallMethodObjArgs(on->port->times, names.mark_event, *stream, NULL);
-	return *since ? 0 : -1;
+	return *since && (users->base || watch_copies(on) == 0) ? 0 : -1;
+}
+
+static int order_now(struct on_device *on, struct spw_cache *cache, PyObject *stream)
+{
+	int rc = on_lock(on);
+
+	if (rc)
+		return -1;
+	rc = on_order_now(on, cache, stream);
+	on_unlock(on);
+	return rc;
 }
 
 static PyObject *load(struct on_device *on, struct spw_cache *cache, struct saved *saved,
@@ -201,6 +233,9 @@ static PyObject *load(struct on_device *on, struct spw_cache *cache, struct save
 	on_unlock(on);
 	if (rc == 0)
 		tensor = take(on, cache, saved, users, stream, since, recompute);
+	/* Not before: the tensor's own copy may be the next, and its memory is wanted. */
+	if (tensor && port_is_copying(on->port) && order_now(on, cache, stream))
+		Py_CLEAR(tensor);
 	Py_XDECREF(stream);
 	Py_XDECREF(since);
 	return tensor;

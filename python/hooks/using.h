@@ -3,7 +3,7 @@
 #ifndef SPW_HOOKS_USING_H
 #define SPW_HOOKS_USING_H
 
-#include "users.h"
+#include "on_device.h"
 
 /* Make the tensor on the device; the current stream waits for the copy of its bytes. */
 PyObject *on_device_use(struct saved *saved);

@@ -16,13 +16,16 @@ how much memory it takes and how many bytes a step moves.
 """
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import itertools
 import logging
+import math
 import operator
-from typing import (Any, Callable, Dict, Iterable, List, Literal, Mapping, NamedTuple, Optional,
-                    Sequence, Tuple, Type, Union)
+import secrets
+from typing import (Any, Callable, Dict, Iterable, Iterator, List, Literal, Mapping, NamedTuple,
+                    Optional, Sequence, Tuple, Type, Union)
 
 import torch
 from torch import Tensor
@@ -30,25 +33,29 @@ from torch import Tensor
 from ._core import library
 from ._core.library import SpillwayError
 from ._core.tensors import normal_mode
-from ._grads.backward import SCALED, DuringBackward
+from ._export.all_ranks import AllRanks, check_same, shapes_of
+from ._grads.backward import SCALED, Departed, DuringBackward
 from ._grads.ddp_buckets import Reducing, check_reduced, reduced_of
+from ._grads.departures import Departures, GradientStats
 from ._grads.gradients import Gradients
 from ._optim.arithmetic import MASTER, Arithmetic, OfGroup, Unchanged, local_of
 from ._optim.checkpoint import (Checkpoint, decoded, encoded, loaded_entries, loaded_groups,
-                                loaded_parameters, random_state, set_random_state)
+                                is_same_run, loaded_parameters, random_state, set_random_state)
 from ._optim.elementwise import (Options, is_same_on, made_alike, made_options, make, on_host,
                                  options_of, stand_in)
 from ._optim.interleaved import Interleaved
 from ._optim.layout import Memory, check_room, lay_out, least_bytes
 from ._optim.masters import check_rounding
-from ._optim.ranks import FIRST, CommonCommits, Group, Ranks, ranks_of, say_each, world
+from ._optim.ranks import (FIRST, CommonCommits, Group, Ranks, peeked, ranks_of, rows_of, say_each,
+                           world)
 from ._optim.records import Records, committed_limits
 from ._optim.tiled import Tiled, check_gradient
-from ._optim.tiles import Field, Kept, Laid, Tile, Wholes, fields_for, name_of
+from ._optim.tiles import Field, Kept, Laid, Tile, Wholes, fields_for, item_bytes, name_of
 from ._optim.whole import is_elementwise, probe_whole
+from ._params.on_device import Values, is_on_device
 from ._params.parameters import described, place_in
 from ._params.residency import Place
-from .state import StateStats
+from .state import StateStats, committed_extra
 from .store import Store
 
 __all__ = ["Optimizer", "Resumed"]
@@ -79,6 +86,40 @@ class Resumed(NamedTuple):
 
     step: int
     extra: Any
+
+
+class _Have(NamedTuple):
+    """A commit of a store. ``rank``: which made it, of how many. ``run``: as of Checkpoint."""
+
+    step: int
+    number: int
+    rank: Tuple[int, int]
+    run: Optional[str]
+
+
+def _check_same(all_have: Sequence[Optional[_Have]]) -> None:
+    """:raises SpillwayError: EUCLEAN ranks that made the commit have opened another"""
+    first = all_have[0]
+    made_by = len(all_have) if first is None else first.rank[1]
+    if any((have and have[:2]) != (first and first[:2] if rank < made_by else None)
+           for rank, have in enumerate(all_have)):
+        raise SpillwayError(
+            errno.EUCLEAN, "the processes have opened commits of different steps: "
+            f"{say_each([have and have.step for have in all_have])}. Open all stores with "
+            "commit=spillway.torch.newest_of_all()")
+    if first is not None and not all(have is None or is_same_run(have.run, first.run)
+                                     for have in all_have):
+        raise _other_drives("the processes have opened commits that they have not made together")
+
+
+def _other_drives(words: str) -> SpillwayError:
+    return SpillwayError(errno.EUCLEAN, f"{words}: has one of them other drives, with another "
+                         "training? Nothing is changed")
+
+
+def _say_fields(fields: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {name_of(dtype)} {shape}"
+                     for name, (dtype, shape) in sorted(fields.items())) or "nothing"
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -182,12 +223,17 @@ class Optimizer(torch.optim.Optimizer):
                          or reduced_of("gradients", gradients))
         self._during: Optional[DuringBackward] = None
         self._gradients: Optional[Gradients] = None
+        self._departures: Optional[Departures] = None
         self._opened: List[Tensor] = []  # the parameters that the records are of
+        self._values = Values(())  # and where their values are
         self._begun = False  # the records are declared, and groups are what they are
         self._resumed = False
         self._ranks = ranks
         self._commits = None if ranks is None else CommonCommits(ranks, self._release_kept)
         self._committed = False  # by this optimizer
+        self._run: Optional[str] = None  # of its commits
+        self._own: Optional[Checkpoint] = None  # what the store has, and is to be resumed
+        self._others: Optional[AllRanks] = None  # the same of all ranks that made it
         self._objects: Dict[int, str] = {}  # parameters on drives, and the names of their records
         self._described: Dict[int, bytes] = {}  # and what a commit says of them
         given = [group for group in groups if isinstance(group, dict)
@@ -360,12 +406,17 @@ class Optimizer(torch.optim.Optimizer):
                          self._interleave is not None)
         check_room(self._store, layout.needed_bytes, self._copies)
         if self._masters == "compact":
-            check_rounding(params)
+            check_rounding([param for param in params if not is_on_device(param)])
+        if self._interleave is not None and any(map(is_on_device, params)):
+            raise ValueError("interleave has a device step parameters in its memory, and these are "
+                             "on drives (offload(parameters=True)): leave it out, the host steps "
+                             "all tiles")
         self._close()
         self._opened, self._opened_as = params, _kinds_of(params)
+        self._values = Values(params)
         self._unchanged = Unchanged()
         classes = list(self._classes)
-        arithmetic = Arithmetic(classes, params, unchanged=self._unchanged)
+        arithmetic = Arithmetic(classes, self._values, unchanged=self._unchanged)
         self._described = {number: described(params[number]) for number in self._objects}
         objects = [(name, self._place(number).length, self._described[number])
                    for number, name in self._objects.items()]
@@ -373,19 +424,22 @@ class Optimizer(torch.optim.Optimizer):
         records = Records(self._store, layout, self._copies, objects, every)
         self._kinds = list({(tile.group, tile.dtype, tile.shape): tile
                             for tile in layout.tiles}.values())
+        departures = self._departures = _departures_of(params, layout.tiles)
+        departed = Departed(params, departures, self._values) if self._in_backward else None
         if self._on_drives:
             self._gradients = Gradients(
-                params, records, functools.partial(self._whole, to_check=False), self._reduced)
+                params, records, functools.partial(self._whole, to_check=False), self._reduced,
+                departures)
         if self._interleave is not None:
             self._interleaved = Interleaved(
                 self._store, records, params, lambda device: Arithmetic(
                     classes, params, device, self._unchanged),
                 functools.partial(_compare, classes, self.param_groups))
-        self._tiled = Tiled(records, arithmetic, params, self._gradients, self._objects.keys(),
-                            self._interleaved)
-        if self._in_backward:
-            self._during = DuringBackward(params, self._whole_in_backward, self._group_options,
-                                          self._reduced)
+        self._tiled = Tiled(records, arithmetic, params, departed or self._gradients,
+                            self._objects.keys(), self._interleaved, self._values)
+        if departed is not None:
+            self._during = DuringBackward(params, departed, self._whole_in_backward,
+                                          self._group_options, self._reduced)
 
     def _named_objects(self) -> Dict[int, str]:
         """:raises ValueError: parameters are on the drives of another store"""
@@ -439,9 +493,10 @@ class Optimizer(torch.optim.Optimizer):
                     "it again, after the last change of the model")
 
     def _whole(self, to_finish: bool = False, to_resume: bool = False,
-               to_check: bool = True) -> Tiled:
+               to_check: bool = True, empty: bool = False) -> Tiled:
         """The state, declared and of use.
 
+        :param empty: its records are to replace those of the commit
         :raises RuntimeError: as _check_parameters()
         :raises SpillwayError: EEXIST the store has a commit that was not resumed; and as
             Records.attach()
@@ -456,7 +511,7 @@ class Optimizer(torch.optim.Optimizer):
         if not to_finish and self._during is not None and self._during.under_way:
             raise RuntimeError("a backward pass has stepped parameters, and no step() has ended "
                                "it: call that first")
-        self._tiled.records.attach()
+        self._tiled.records.attach(empty)
         self._begun = True
         if self._tiled.records.resumable and not to_resume:
             raise SpillwayError(
@@ -489,6 +544,7 @@ class Optimizer(torch.optim.Optimizer):
             else:
                 self._check_step()
                 tiled.step(self._group_options())
+            self._values.refresh()
             self.steps += 1
             self._unchanged.end_step(self.param_groups, self.steps)
         if self.commit_every is not None and self.steps % self.commit_every == 0:
@@ -605,6 +661,7 @@ class Optimizer(torch.optim.Optimizer):
         found = loaded_parameters(names, self._params(), tiled.field_shapes(), values)
         with normal_mode():
             tiled.load_parameters(found)
+            self._values.refresh()
         known = set(names)
         return [name for name in values if name not in known]
 
@@ -648,10 +705,14 @@ class Optimizer(torch.optim.Optimizer):
         """
         _check_flag("keep_previous", keep_previous)
         if self._commits is None:
+            if world()[1] == 1:  # else each is for itself
+                self._run = self._run or secrets.token_hex(8)
             return self._commit(step, extra, keep_previous)
         if keep_previous:
             raise ValueError("processes that commit together keep the commit before by themselves: "
                              "leave keep_previous out, or give the optimizer process_group=None")
+        if self._run is None and not self._commits.ranks.in_doubt:
+            self._run = self._commits.ranks.gather(secrets.token_hex(8))[0]
         return self._commits.commit(lambda: self._commit(step, extra, True))
 
     def _commit(self, step: Optional[int], extra: Any, keep_previous: bool) -> int:
@@ -662,8 +723,9 @@ class Optimizer(torch.optim.Optimizer):
         if isinstance(step, bool):
             raise TypeError("step must be a number, not a bool")
         number = self.steps if step is None else library.number("step", step, 63)
-        content = encoded(Checkpoint(self._class_name, self.steps, world(), self._group_options(),
-                                     tiled.entries, random_state(), extra, self._names))
+        content = encoded(Checkpoint(self._class_name, self.steps, self._rank,
+                                     self._group_options(), tiled.entries, random_state(), extra,
+                                     self._names, self._rows(), self._run))
         with normal_mode():
             tiled.save_parameters()
             self._settle(tiled)
@@ -702,57 +764,198 @@ class Optimizer(torch.optim.Optimizer):
     def resume(self, *, random: bool = True) -> Optional[Resumed]:
         """Once, before the first step: go on from what is committed in the store. Parameters,
         state, options and random states are as they were; the model's buffers are not the
-        optimizer's: give them in ``extra``.
+        optimizer's: give them in ``extra``. The commit may be of more processes, or of fewer, in
+        the partitions of this store: of sharded parameters each reads what it needs from all, and
+        a process that was not there has ``extra`` of another, and random states as they are.
 
         :param random: also of PyTorch's random states
         :return: None: nothing is committed, and nothing is changed
         :raises SpillwayError: EUCLEAN the commit is of another model, another class or another
-            process; or several processes have opened different ones; nothing is changed
+            process; or several processes have opened different ones; ENODATA a partition lacks it;
+            nothing is changed. EBADMSG and others: some of it cannot be read: open the store again
         """
         _check_flag("random", random)
         found: List[Checkpoint] = []
-        if self._ranks is None:
-            self._find(found)
-            return self._restore(found, random)
-        steps = self._ranks.together(lambda: self._find(found), "nothing is resumed")
-        if len(set(steps)) > 1:
-            raise SpillwayError(
-                errno.EUCLEAN, "the processes have opened commits of different steps: "
-                f"{say_each(steps)}. Open all stores with commit=spillway.torch.newest_of_all()")
+        try:
+            if self._ranks is None:
+                self._find(found, [self._look()])
+                return self._restore(found, random)
+            all_have = self._ranks.together(self._look, "nothing is resumed")
+            _check_same(all_have)
+            self._ranks.together(lambda: self._find(found, all_have), "nothing is resumed")
+            return self._restore_together(self._ranks, found, random)
+        finally:
+            self._close_others()
+
+    def _restore_together(self, ranks: Ranks, found: List[Checkpoint],
+                          random: bool) -> Optional[Resumed]:
         resumed: List[Optional[Resumed]] = []
-        self._ranks.together(lambda: resumed.append(self._restore(found, random)),
-                             "parameters and state are not whole on all ranks")
+        try:
+            ranks.together(lambda: resumed.append(self._restore(found, random)),
+                           "parameters and state are not whole on all ranks")
+        except BaseException as error:
+            assert self._tiled is not None
+            self._tiled.end_use("resume()", error)
+            raise
         return resumed[0]
 
-    def _find(self, found: List[Checkpoint]) -> Optional[int]:
-        """What is to be resumed, if anything is, and its step. Changes nothing."""
+    def _look(self) -> Optional[_Have]:
+        """What the store has, if anything. Changes nothing."""
         if self.steps or self._resumed:
             raise RuntimeError("resume() comes once, before the first step: this optimizer has "
                                f"made {self.steps}")
-        tiled = self._whole(to_resume=True)
-        if not tiled.records.resumable:
+        assert self._tiled is not None
+        self._own = None
+        state = self._tiled.records.state
+        info = self._store.committed
+        if info is None or (self._begun and not self._tiled.records.resumable):
             return None
-        checkpoint = decoded(tiled.records.state.extra())
-        self._check_resumable(checkpoint)
+        self._own = decoded(state.extra() if self._begun else committed_extra(self._store))
+        rank = self._own.rank
+        return _Have(self._own.step, info.number, self._rank if rank == world() else rank,
+                     self._own.run)
+
+    def _find(self, found: List[Checkpoint], all_have: Sequence[Optional[_Have]]) -> None:
+        """What is to be resumed, if anything is."""
+        have = all_have[0]
+        if have is None:
+            self._whole(to_resume=True)
+            return
+        number, count = have.number, have.rank[1]
+        rank = self._rank[0] if self._own is None else self._own.rank[0]
+
+        def of_rank(other: int, arena_bytes: int = 1 << 20) -> Store:
+            return peeked(self._store.paths, self._store.stats().partition - rank + other, number,
+                          arena_bytes)
+
+        if count != self._rank[1]:
+            check_same(of_rank, *self._rank, count)
+        if self._own is not None and self._fits(self._own, count):
+            self._whole(to_resume=True)
+            self._check_resumable(self._own, count)
+            found.append(self._own)
+            return
+        if self._own is not None:
+            self._check_resumable(self._own, count)
+        assert self._tiled is not None
+        # The buffers, and of the store's own: bounce buffers, a quarter, and tails.
+        arena_bytes = 4 * self._buffer_bytes + len(self._store.paths) * (
+            8 * self._store.chunk_bytes + (1 << 20))
+        self._others = AllRanks(
+            lambda other: of_rank(other, arena_bytes) if other == rank % count else of_rank(other),
+            rank % count, count)
+        checkpoint = self._others.checkpoint
+        if not is_same_run(checkpoint.run, have.run):
+            raise _other_drives("the commit is not that of the other processes")
+        self._check_resumable(checkpoint, count)
+        self._check_shapes(checkpoint, self._tiled, shapes_of(self._others.fields))
+        self._whole(to_resume=True, empty=True)
         found.append(checkpoint)
-        return checkpoint.step
+
+    def _fits(self, own: Checkpoint, count: int) -> bool:
+        """Whether the records of the commit are to be those that there are now, by rank and rows.
+
+        :param count: of ranks that made it
+        """
+        rows = self._rows()
+        if own.rows is not None and len(own.rows) != len(rows):  # another model
+            return True
+        if count != self._rank[1] and any(of_one is not None for of_one in rows):
+            return False
+        if self._ranks is None and world()[1] > 1:  # each for itself
+            return True
+        return own.rows is None or own.rows == rows
+
+    def _check_shapes(self, checkpoint: Checkpoint, tiled: Tiled,
+                      there: Mapping[str, Mapping[str, Any]]) -> None:
+        """:raises SpillwayError: EUCLEAN the commit has something else for a parameter"""
+        reason = self._difference(checkpoint, tiled, there)
+        if reason is None:
+            return
+        if checkpoint.rows is None and checkpoint.rank[1] > 1:
+            reason += (". An earlier version made it, which did not note which rows a rank has: "
+                       f"resume on {checkpoint.rank[1]} ranks, and commit")
+        raise SpillwayError(errno.EUCLEAN, "the commit cannot be resumed here: "
+                            f"{reason}. It is unchanged")
+
+    def _difference(self, checkpoint: Checkpoint, tiled: Tiled,
+                    there: Mapping[str, Mapping[str, Any]]) -> Optional[str]:
+        if checkpoint.names != self._names:
+            return "its parameters have other names, or are in other groups"
+        params, names = self._params(), list(itertools.chain.from_iterable(self._names))
+        for name, rows in zip(names, self._rows()):
+            if rows == "other":
+                return (f"{name} is sharded otherwise than by its first dimension: resume on the "
+                        "ranks of the commit")
+        for tile in tiled.records.layout.tiles:
+            for piece in tile.pieces:
+                name, param = names[piece.parameter], params[piece.parameter]
+                wanted = {field.name: (param.dtype if field.name == MASTER else field.dtype,
+                                       tuple(param.shape if field.shape is None else field.shape))
+                          for field in tile.fields}
+                found = dict(there.get(name, {}))
+                if MASTER in wanted and MASTER in found:
+                    found.pop("parameter", None)
+                elif MASTER not in wanted:
+                    wanted["parameter"] = param.dtype, tuple(param.shape)
+                if wanted != found:
+                    return (f"of {name} it has {_say_fields(found)}, and here it has "
+                            f"{_say_fields(wanted)}")
+        return None
+
+    def _close_others(self) -> None:
+        if self._others is not None:
+            self._others.close()
+            self._others = None
 
     def _restore(self, found: List[Checkpoint], random: bool) -> Optional[Resumed]:
         if not found:
             return None
         checkpoint, = found
         tiled = self._whole(to_resume=True)
-        for number, name in self._objects.items():
-            place = self._place(number)
-            place.owner.take_up(place, tiled.records.object(name))
-        tiled.restore(checkpoint.entries)
+        if self._others is not None:
+            with contextlib.closing(self._others.reading(self._wanted(tiled),
+                                                         self._buffer_bytes)) as reading:
+                tiled.refill(checkpoint.entries, reading)
+        else:
+            for number, name in self._objects.items():
+                self._values[number]  # what is on a device is there no more
+                place = self._place(number)
+                place.owner.take_up(place, tiled.records.object(name))
+            tiled.restore(checkpoint.entries)
+        self._values.refresh()
         for group, options in zip(self.param_groups, checkpoint.groups):
             group.update(options)
         self.steps = checkpoint.step
-        if random:
-            set_random_state(checkpoint.random)
+        if random and self._own is not None:
+            set_random_state(self._own.random)
+        elif random:
+            _log.info("the commit has no rank %d: random states are as they were", self._rank[0])
         tiled.records.resumable, self._resumed = False, True
         return Resumed(checkpoint.step, checkpoint.extra)
+
+    @property
+    def _buffer_bytes(self) -> int:
+        """Of each of two, through which comes what other ranks have: a quarter of a tile."""
+        assert self._tiled is not None
+        return max(4096, self._tiled.records.layout.record_bytes_max // 4)
+
+    def _wanted(self, tiled: Tiled) -> Iterator[Tuple[str, str, int, int]]:
+        """What refill() takes, of whole parameters."""
+        names, all_rows = list(itertools.chain.from_iterable(self._names)), self._rows()
+        params = self._params()
+        for field, piece in tiled.order_of_refill():
+            rows = all_rows[piece.parameter]
+            before = 0 if rows is None else rows[0] * math.prod(params[piece.parameter].shape[1:])
+            yield field, names[piece.parameter], before + piece.start, before + piece.stop
+
+    @property
+    def _rank(self) -> Tuple[int, int]:
+        """Which rank this is, of how many."""
+        return world() if self._ranks is None else (self._ranks.rank, self._ranks.count)
+
+    def _rows(self) -> List[Any]:
+        return [rows_of(param) for param in self._params()]
 
     @property
     def _class_name(self) -> str:
@@ -760,7 +963,10 @@ class Optimizer(torch.optim.Optimizer):
         names = [f"{cls.__module__}.{cls.__qualname__}" for cls, _ in self._classes]
         return names[0] if len(set(names)) == 1 else ", ".join(names)
 
-    def _check_resumable(self, checkpoint: Checkpoint) -> None:
+    def _check_resumable(self, checkpoint: Checkpoint, count: int) -> None:
+        """
+        :param count: of ranks that made it
+        """
         reason = None
         if checkpoint.optimizer != self._class_name:
             reason = f"it is of {checkpoint.optimizer}, and this is {self._class_name}"
@@ -770,7 +976,7 @@ class Optimizer(torch.optim.Optimizer):
         elif len(checkpoint.entries) != len(self._params()):
             reason = (f"it has {len(checkpoint.entries)} parameters, and this "
                       f"{len(self._params())}")
-        elif world()[1] > 1 and checkpoint.rank != world():
+        elif world()[1] > 1 and checkpoint.rank not in (world(), (self._rank[0] % count, count)):
             reason = ("it is of rank {} of {}, and this is rank {} of {}: give each process the "
                       "partition that it had".format(*checkpoint.rank, *world()))
         if reason is not None:
@@ -782,6 +988,11 @@ class Optimizer(torch.optim.Optimizer):
         assert self._tiled is not None
         return self._tiled.records.state.stats()
 
+    def gradient_stats(self) -> GradientStats:
+        """Counters of gradients that in_backward= or gradients= moves from a device to the host."""
+        assert self._departures is not None
+        return self._departures.stats()
+
     def close(self) -> None:
         """Give the memory of records back; also when the store closes. What was changed since the
         last commit is gone."""
@@ -789,6 +1000,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def _close(self) -> None:
         self._remove_hooks()
+        if self._departures is not None:
+            self._departures.close()
         if self._interleaved is not None:
             self._interleaved.close()
         if self._tiled is not None:
@@ -807,6 +1020,19 @@ class Optimizer(torch.optim.Optimizer):
         if self._in_backward:
             raise RuntimeError(SCALED)
         return False
+
+
+def _departures_of(params: Sequence[Tensor], tiles: Sequence[Tile]) -> Departures:
+    """How gradients leave a device: of parameters on drives at most a scope is there besides the
+    one that is computed. The host has room for two, or for two tiles with the gradients that
+    come next."""
+    largest = max((local_of(param).numel() * param.element_size() for param in params
+                   if param.device.type != "cpu"), default=0)
+    tile = max((tile.count * item_bytes(tile.dtype) for tile in tiles), default=0)
+    scope = max((param._spillway_place.owner.limit_bytes // 2  # type: ignore[attr-defined]
+                 for param in params if is_on_device(param)), default=tile)
+    device_bytes = max(scope, largest)
+    return Departures(device_bytes, 2 * max(device_bytes, tile + largest))
 
 
 def _kinds_of(params: Sequence[Tensor]) -> List[Tuple[torch.dtype, Tuple[int, ...]]]:

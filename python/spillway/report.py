@@ -107,14 +107,15 @@ def percent_text(part: float, whole: float) -> str:
     return f"{100 * part / whole:.0f} %" if whole > 0 else "0 %"
 
 
-def _cache_rows(stats: CacheStats, last_step: Tuple[int, int]) -> Iterable[Row]:
+def _cache_rows(run: Run) -> Iterable[Row]:
+    stats, (ours, plain) = run.stats, last_step_bytes(run.profile)
     yield "steps", str(stats.steps)
-    if last_step[1]:
-        ours, plain = last_step
+    if plain:
         yield ("activations in the last step, peak",
                f"{bytes_text(ours)}, {percent_text(ours, plain)} of the {bytes_text(plain)} "
                "without spilling")
     yield "activations since the start, peak", bytes_text(stats.activation_bytes_max)
+    yield from process_rows(run)
     yield from budget_rows(stats)
     yield "offered", bytes_text(stats.bytes_offered)
     yield "  written to drives", _both(stats, "spilled")
@@ -196,34 +197,23 @@ def wear_since(now: Sequence[DriveStats], before: Sequence[DriveStats], seconds:
             for drive, earlier in zip(now, before)]
 
 
-def process_rows(resident: int, plain: int, heap: str) -> Iterable[Row]:
-    """The memory of the process, as a user sees it; heap: why freed memory stays in it."""
+def process_rows(run: Run) -> Iterable[Row]:
+    """The memory of the process, as a user sees it."""
+    resident, plain = run.resident_bytes_max, run.resident_plain_bytes
     if resident:
         beside = f"; about {bytes_text(plain)} without spilling" if plain > resident else ""
         yield "memory of the process (RSS), peak", bytes_text(resident) + beside
-    if heap:
-        yield "  freed memory may stay in it", heap
+    if run.heap:
+        yield "  freed memory may stay in it", run.heap
 
 
-def table_of(stats: CacheStats, store: Optional[Store], drives_before: Sequence[DriveStats] = (),
-             on_device: bool = False, seconds: float = 0,
-             endurance_bytes: float = 0, process: Iterable[Row] = (),
-             last_step: Tuple[int, int] = (0, 0)) -> str:
-    """One line per counter that says something, and two per drive.
-
-    :param drives_before: the drives' counters when those of ``stats`` began, ``seconds`` ago
-    :param process: of process_rows()
-    :param last_step: of last_step_bytes()
-    """
-    rows: List[Row] = list(_cache_rows(stats, last_step))
-    at = 3 if last_step[1] else 2
-    rows[at:at] = process
+def table_of(run: Run, on_device: bool) -> str:
+    """One line per counter that says something, and two per drive."""
+    rows: List[Row] = list(_cache_rows(run))
     if on_device:
-        rows.extend(_device_rows(stats))
-    if store is not None and not store.closed:
-        drives = store.drive_stats()
-        rows.extend(_drive_rows(drives, drives_before))
-        rows.extend(wear_rows(wear_since(drives, drives_before, seconds, endurance_bytes)))
+        rows.extend(_device_rows(run.stats))
+    rows.extend(_drive_rows(run.drives, run.before))
+    rows.extend(wear_rows(run.wear))
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:{width}}  {value}" for name, value in rows)
 
@@ -249,7 +239,7 @@ def moves_nothing(total_bytes: int, limit_bytes: int) -> str:
         return "parameters=True moves nothing: no parameter of the model can be on drives"
     return (f"parameters=True moves nothing: the {bytes_text(limit_bytes)} of memory given hold "
             f"all {bytes_text(total_bytes)} of parameters; give less with Sizes(parameter_bytes=) "
-            "(the default is three of the largest scope), or smaller scopes=")
+            "(the default is three of the largest scope, on a GPU two), or smaller scopes=")
 
 
 def parameters_line(stats: ParameterStats) -> str:

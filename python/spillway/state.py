@@ -164,6 +164,11 @@ class State(Handle):
         """
         return check(self.call(blocking.spw_state_attach)) == 1
 
+    def attach_empty(self) -> bool:
+        """As attach(), but all records are zero, to replace whatever the commit has, which stays
+        until the next."""
+        return check(self.call(blocking.spw_state_attach_empty)) == 1
+
     @property
     def attached(self) -> Optional[int]:
         """The number of the commit that was attached."""

@@ -336,6 +336,8 @@ class Store(Handle):
         returns one of these, as spillway.torch.newest_of_all()
     :param read_only: to look at what is committed: nothing is written, and no commit discarded.
         With drives missing, what the others have can be read
+    :param shared: with ``read_only``: also while another process has the partition open, or this
+        one. When that commits again, what is read may be gone, which the checksums tell
     :raises SpillwayError: ENXIO a drive is missing; EMEDIUMTYPE one holds no store or another;
         EBUSY in use; ENODATA there is no such commit; and others, in words
     """
@@ -361,6 +363,7 @@ class Store(Handle):
         workers: int = 0,
         commit: Commit = "newest",
         read_only: bool = False,
+        shared: bool = False,
     ) -> None:
         self._dependents: "weakref.WeakSet[Any]" = weakref.WeakSet()
         array, count = _path_array(paths)
@@ -387,7 +390,7 @@ class Store(Handle):
         opts.commit_number = _commit_number(commit)
         opts.no_checksums, opts.no_hugetlb = not checksums, not hugetlb
         opts.workers = number("workers", workers, 32)
-        opts.read_only = read_only
+        opts.read_only, opts.shared = read_only, shared
         tune = library.Tune()
         path = os.fsencode(os.environ.get("SPILLWAY_TUNE", ""))
         check(blocking.spw_tune_read(path, array, count, byref(opts.log), byref(tune),

@@ -48,17 +48,19 @@ from ._core import library, hooks_loader
 from ._core.library import Size, SpillwayError, fast
 from ._core.scopes import (Exclude, Hook, Scopes, excluded_of, identities, layers_of, parts_of,
                            scopes_of, tensors_in)
-from ._core.torch_compat import (SavedTensorsHooks, has_compiled, in_backward, in_checkpoint,
-                                 innermost_hooks, is_compiled, register_forward_hook_always,
-                                 register_forward_pre_hook)
+from ._core.torch_compat import (SavedTensorsHooks, are_mutations_allowed, has_compiled,
+                                 in_backward, in_checkpoint, innermost_hooks, is_compiled,
+                                 register_forward_hook_always, register_forward_pre_hook)
 from ._offload.arguments import (Sizes, cache_of, check_arguments, opened_store, parameters_of,
                                  rank_of_environment, with_former)
 from ._offload import checkpoint_inputs
 from ._offload.explain import ScopePlan
+from ._offload.frozen import FrozenCopies
 from ._offload.heap import Mapped, Resident, step_begins
 from ._offload.reports import Reports
-from ._offload.resting import Resting
+from ._offload.resting import CallHook, Resting
 from ._offload.session import Session
+from ._params.park import Parked, What, park
 from ._params.residency import by_storage
 from ._params.stats import ParameterStats
 from ._recompute.recompute import Recomputer, Recompute, may_recompute
@@ -77,8 +79,8 @@ if TYPE_CHECKING:
     from .optimizer import Optimizer
 
 __all__ = ["Mode", "Offload", "Optimizer", "ParameterStats", "Phase", "Recompute", "ScopePlan",
-           "Sizes", "Stage", "layers_of", "materialize", "newest_of_all", "offload", "parts_of",
-           "rank_of_environment"]
+           "Sizes", "Stage", "layers_of", "materialize", "newest_of_all", "offload", "park",
+           "parts_of", "rank_of_environment"]
 
 _log = logging.getLogger("spillway")
 
@@ -152,6 +154,7 @@ class Offload(Reports, contextlib.ContextDecorator):
             from ._recompute.operations import Operations  # which looks for PyTorch's operations
 
             self._operations = self._session.operations = Operations(model, cache.min_bytes)
+        self._frozen = FrozenCopies(cache.min_bytes)
         self._report_paths = asked(
             0 if self._store_before is None else self._store_before.partition, report)
         cache.last_use = weakref.WeakMethod(self._summarize)
@@ -160,8 +163,8 @@ class Offload(Reports, contextlib.ContextDecorator):
             self._progress = Progress(sys.stderr if progress is True else progress)
         self._hooks: Optional[SavedTensorsHooks] = None
         self._module_hooks = self._make_hooks()  # the same ones each time: compiled code asks
-        self._resting = Resting()
-        self._resting_hook = Hook(self._resting_enter)
+        self._resting = Resting(cache.leases)
+        self._resting_hook: Optional[CallHook] = None
         self._pauses = 0
         self._handles: List[Any] = []
         self._active = False
@@ -203,14 +206,17 @@ class Offload(Reports, contextlib.ContextDecorator):
 
     def _turn_to_lifetime(self) -> None:
         """Where the first context is entered again inside, before anything was saved in it."""
-        here = getattr(_active, "offload", None) is self
+        here = self._is_here()
         if (self._active and here and self._entries == 1 and not self._called
                 and not self.stats().offers):
             self._is_lifetime = True
             self._leave(False)
 
     def __enter__(self) -> "Offload":
-        self._turn_to_lifetime()
+        hook = self._resting_hook
+        rests = hook is not None and self._resting.now
+        if not rests:
+            self._turn_to_lifetime()
         if self._active:
             raise RuntimeError(
                 "this offload context is active already; leave it before entering it again (where "
@@ -220,16 +226,14 @@ class Offload(Reports, contextlib.ContextDecorator):
                 "an offload context is active in this thread already: autograd serves only the "
                 "innermost one: leave the first before entering the next")
         self._session.cache.handle  # a closed store is reported now, not in backward
-        checkpoint_inputs.install(_innermost)
-        self._hooks = SavedTensorsHooks(self._session.pack, hooks_loader.hooks.unpack)
         try:
             # From here on leaving it undoes what has been done, whatever comes in between.
             self._active, _active.offload = True, self
             self._entries += 1
-            self._in_backward = in_backward()
-            if self._resting.now:
-                self._rest(calls=0)
+            if hook is not None and rests:  # all that is not needed is left out
+                self._in_backward = self._resting.listen(hook, hook.key, self._model, 0)
                 return self
+            self._in_backward = in_backward()
             self._see()
             # Compiled in place, it does not call its hooks.
             if getattr(self._model, "_compiled_call_impl", None) is not None:
@@ -242,6 +246,9 @@ class Offload(Reports, contextlib.ContextDecorator):
 
     def _see(self) -> None:
         """From now on what is saved is known, and where the model is."""
+        checkpoint_inputs.install(_innermost)
+        self._resting.light = False
+        self._hooks = SavedTensorsHooks(self._session.pack, hooks_loader.hooks.unpack)
         if not self._pauses:
             self._push_hooks()
         self._refresh_excluded()
@@ -254,10 +261,16 @@ class Offload(Reports, contextlib.ContextDecorator):
             self.close()
             return
         checked: List[bool]
-        interrupted, checked = None, []
+        interrupted, checked, resting, hook = None, [], self._resting, self._resting_hook
         # A Ctrl-C meanwhile is raised afterwards: in a notebook, training goes on after it.
         while not checked or self._active:
             try:
+                if (resting.light and hook is not None
+                        and self._is_here()
+                        and resting.mute(hook.key, self._model)):
+                    checked.append(False)
+                    self._active, _active.offload = False, None
+                    continue
                 if not checked:
                     checked.append(self._check_leaving())
                 self._leave(checked[0])
@@ -265,8 +278,9 @@ class Offload(Reports, contextlib.ContextDecorator):
                 interrupted = error
         if interrupted is not None:
             raise interrupted
-        if self._resting.now:
-            self._rested()
+        if resting.now:
+            if resting.is_due():
+                self._rested()
             return
         self._session.drain()
         self._look_for_layers()
@@ -277,6 +291,10 @@ class Offload(Reports, contextlib.ContextDecorator):
 
     def _push_hooks(self) -> None:
         assert self._hooks is not None
+        if are_mutations_allowed():
+            _log.warning("saved tensors may be modified in place here "
+                         "(allow_mutation_on_saved_tensors): everything is kept in memory")
+            return
         try:
             self._hooks.push()
         except RuntimeError as error:
@@ -288,7 +306,7 @@ class Offload(Reports, contextlib.ContextDecorator):
 
     def _check_leaving(self) -> bool:
         """Whether it is left within a backward pass."""
-        if getattr(_active, "offload", None) is not self:
+        if not self._is_here():
             raise RuntimeError(
                 "this offload context is not active in this thread: PyTorch has hooks per thread, "
                 "so leave it in the thread that entered it, and once")
@@ -303,12 +321,14 @@ class Offload(Reports, contextlib.ContextDecorator):
 
     def _leave(self, within_backward: bool) -> None:
         """If it is interrupted it is called again."""
-        self._leave_all()
-        self._remove_handles()
-        self._excluded_modules.clear()
-        if self._hooks is not None and within_backward == self._in_backward:
-            self._hooks.pop()
-        self._hooks = None
+        self._end_resting()
+        if self._hooks is not None:
+            self._leave_all()
+            self._remove_handles()
+            self._excluded_modules.clear()
+            if within_backward == self._in_backward:
+                self._hooks.pop()
+            self._hooks = None
         self._active, _active.offload = False, None
 
     def _remove_handles(self) -> None:
@@ -351,13 +371,14 @@ class Offload(Reports, contextlib.ContextDecorator):
 
         :raises RuntimeError: other hooks on saved tensors were entered inside of the context
         """
-        hooks = self._hooks if getattr(_active, "offload", None) is self else None
+        hooks = self._hooks if self._is_here() else None
         if hooks is not None and not hooks.pushed:  # paused already, or PyTorch took none
             hooks = None
         if hooks is not None:
             hooks.check_innermost()
             hooks.pop()
         self._pauses += 1
+        self._resting.look_closer()
         try:
             yield
         finally:
@@ -425,8 +446,8 @@ class Offload(Reports, contextlib.ContextDecorator):
             self._recomputer.step_begins()
         if self._operations is not None:
             self._operations.step_begins()
-            # As long as it has nothing to do, saving stays in C.
-            session.operations = None if self._operations.is_idle() else self._operations
+        self._frozen.step_begins()
+        self._set_packer()
         self._resting.answered(session.cache.call(fast.spw_cache_step_rest, self._may_rest()))
         session.border()
         if self._parameters is not None:
@@ -439,7 +460,13 @@ class Offload(Reports, contextlib.ContextDecorator):
         session.unpacked = self._differentiable = self._penalty = False
         session.prune()
         if self._resting.now:
-            self._rest(calls=1)
+            self._rest()
+
+    def _set_packer(self) -> None:
+        """As long as there is nothing else to do, saving stays in C."""
+        operations = self._operations
+        self._session.operations = self._frozen.packer(
+            None if operations is None or operations.is_idle() else operations)
 
     # ---- Steps that rest -------------------------------------------------------------------------
 
@@ -456,22 +483,24 @@ class Offload(Reports, contextlib.ContextDecorator):
                 and self._pauses == 0 and not in_backward() and not has_compiled()
                 and self._model not in self._scopes)
 
-    def _rest(self, calls: int) -> None:
-        """From now on only calls of the model are known. @calls: in this context so far."""
+    def _rest(self) -> None:
+        """The step that has begun with a call of the model does, and the next may. From now on only
+        such calls are known."""
         assert self._hooks is not None
         self._hooks.pop()
         self._remove_handles()
         self._excluded_modules.clear()
         self._session.excluding = 0
-        self._resting.beneath, self._resting.calls = innermost_hooks(), calls
-        self._handles.append(register_forward_pre_hook(self._model, self._resting_hook))
+        if self._resting_hook is None:
+            self._resting_hook = CallHook(self._resting, self._model, self._resting_enter)
+        self._resting.listen(self._resting_hook, self._resting_hook.key, self._model, 1)
 
     def _resting_enter(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
-        """The model is called in a context that rests."""
+        """The model is called in a context that rests, and C does not know the call."""
         resting, session = self._resting, self._session
-        if (session.cache.forgotten or not self._active or not resting.now or self._pauses
-                or in_backward()):
-            return
+        if (session.cache.forgotten or not self._is_here()
+                or not resting.now or self._pauses or in_backward()):
+            return  # hooks that another thread pushed would stay there
         if not torch.is_grad_enabled():  # an evaluation: not a step
             resting.calls += 1
             return
@@ -496,9 +525,16 @@ class Offload(Reports, contextlib.ContextDecorator):
     def _wake(self) -> None:
         """The next step is seen: it begins with the next call of the model."""
         self._resting.now, self._session.unpacked = False, True
+        self._end_resting()
         self._remove_handles()
         if self._active:
             self._see()
+
+    def _end_resting(self) -> None:
+        """In this context: twice does nothing more."""
+        self._resting.light = False
+        if self._resting_hook is not None:
+            self._resting.mute(self._resting_hook.key, self._model)
 
     def _refresh_excluded(self) -> None:
         """The model may have been changed since."""
@@ -543,14 +579,21 @@ class Offload(Reports, contextlib.ContextDecorator):
                           (register_forward_hook_always, module, Hook(self._scope_leave))]
         return hooks
 
+    def _is_here(self) -> bool:
+        """Whether this thread is in the context: any thread that calls a module calls its hooks."""
+        return getattr(_active, "offload", None) is self
+
     def _excluded_enter(self, _module: nn.Module, _args: Any) -> None:
-        self._session.excluding += 1
+        if self._is_here():
+            self._session.excluding += 1
 
     def _excluded_leave(self, _module: nn.Module, _args: Any, _result: Any) -> None:
-        self._session.excluding = max(0, self._session.excluding - 1)
+        if self._is_here():
+            self._session.excluding = max(0, self._session.excluding - 1)
 
     def _model_enter(self, _module: nn.Module, args: Any, kwargs: Any = None) -> None:
-        if not torch.is_grad_enabled() or self._session.cache.forgotten or not self._active:
+        if (not torch.is_grad_enabled() or self._session.cache.forgotten
+                or not self._is_here()):
             return
         self._leave_all()  # of a forward pass that raised
         self._refresh_excluded()
@@ -560,6 +603,11 @@ class Offload(Reports, contextlib.ContextDecorator):
         self._begin_pass()
         if self._operations is not None:
             self._operations.watch_begins()
+        if self._frozen.watch_begins(self._model, self._resting.trained):
+            # Else an exception that the caller handles would leave the mode behind.
+            self._handles.append(register_forward_hook_always(
+                self._model, Hook(self._watch_leave)))
+        self._set_packer()
 
     def _first_save(self) -> None:
         """After a backward pass, of a model that has not been called itself."""
@@ -584,11 +632,19 @@ class Offload(Reports, contextlib.ContextDecorator):
             self._micro_batch += 1
 
     def _model_leave(self, _module: nn.Module, _args: Any, _result: Any) -> None:
+        if not self._is_here():
+            return
         self._leave_recomputing()
         self._session.drain()
         self._resident.look()
 
+    def _watch_leave(self, _module: nn.Module, _args: Any, _result: Any) -> None:
+        if self._is_here() and self._frozen.watch_ends():
+            self._set_packer()
+
     def _leave_recomputing(self) -> None:
+        if self._frozen.watch_ends():
+            self._set_packer()
         if self._recomputer is not None:
             self._recomputer.forget()
         if self._operations is not None:
@@ -598,6 +654,8 @@ class Offload(Reports, contextlib.ContextDecorator):
     def _scope_enter(self, key: int, name: str, module: nn.Module, args: Any,
                      kwargs: Any = None) -> None:
         session = self._session
+        if not self._is_here():
+            return
         self._layers_ran = True
         # A checkpoint that recomputes stops once it has what it needs (PyTorch 2.1): the exit hook
         # does not run then.
@@ -636,6 +694,8 @@ class Offload(Reports, contextlib.ContextDecorator):
             _log.warning("%s", self._compiled_words)
 
     def _scope_leave(self, module: nn.Module, _args: Any, result: Any) -> None:
+        if not self._is_here():
+            return
         if self._entered and self._entered.pop() and not self._session.cache.forgotten:
             if self._recomputer is not None:
                 self._recomputer.leave(module, result)
@@ -666,6 +726,19 @@ class Offload(Reports, contextlib.ContextDecorator):
         if self._parameters is not None:
             self._parameters.to_memory()
             self._parameters, self._session.places = None, None
+
+    def park(self, *others: What) -> Parked:
+        """park() the model, and others such as its optimizer, on the store of this Offload.
+
+        :raises RuntimeError: the context is active
+        :raises ValueError: there are no drives
+        """
+        if self._active:
+            raise RuntimeError("leave the offload context before park()")
+        store = self._session.cache.store
+        if store is None:
+            raise ValueError("park() needs drives, and this Offload has none")
+        return park(store, self._model, *others)
 
     def reset_peak(self) -> None:
         """Reset activation_peak_bytes."""

@@ -247,12 +247,17 @@ uint64_t spw_control__wait_began(struct control *control)
 	return now_ns;
 }
 
-/* Once a step stalls by more than its share, time is worth more than memory. */
+/*
+ * Once a step stalls by more than its share, time is worth more than memory. But what waited for
+ * copies out is not helped by what is read earlier.
+ */
 static void stall_noticed(struct control *control)
 {
+	uint64_t stalled_ns = spw_since_ns(control->out_ns, spw_control__stalled_ns(control));
+
 	if (!spw_control__follows_plan(control) || control->stalled_now ||
 	    control->opts.cache.mode == SPW_CACHE_BUDGET ||
-	    (double)spw_control__stalled_ns(control) <
+	    (double)stalled_ns <
 		    (double)control->shape->plan.result.stall_ns +
 			    STALL_TOLERANCE * (double)control->shape->plan.result.wall_ns)
 		return;
@@ -273,12 +278,13 @@ uint64_t spw_control__wait_ended(struct control *control)
 }
 
 /* The time that has passed was taken for compute: it stands still until it has been made up for. */
-static void device_stalled(struct control *control, uint64_t ns)
+static void device_stalled(struct control *control, uint64_t ns, uint64_t out_ns)
 {
 	if (ns == 0)
 		return;
 	control->compute_ns_min = spw_control__recording_host_ns(control);
 	control->waited_ns += ns;
+	control->out_ns += out_ns;
 	control->away_ns += ns;
 	stall_noticed(control);
 }
@@ -289,7 +295,7 @@ void spw_control__device(struct control *control, const struct spw_device_times 
 				    times->out_ns);
 	spw_control__measure_copied(&control->measure, DIRECTION_READ, times->bytes_in,
 				    times->in_ns);
-	device_stalled(control, times->stall_ns);
+	device_stalled(control, times->stall_ns, times->stall_out_ns);
 }
 
 void spw_control__host(struct control *control, uint64_t bytes)

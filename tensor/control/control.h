@@ -19,10 +19,10 @@
 #include <spillway/cache.h>
 #include <spillway/plan.h>
 
+#include "tensor/control/track.h"
 #include "util/notices.h"
 
 #define NO_SCOPE UINT32_MAX
-#define NO_SLOT  UINT32_MAX
 
 struct control; /* opaque */
 
@@ -41,11 +41,6 @@ enum control_notice {
 	CONTROL_NOTICE_WEAR,   /* once */
 	CONTROL_NOTICE_BUDGET, /* and one for each further cause */
 	CONTROL_NOTICES = CONTROL_NOTICE_BUDGET + SPW_BUDGET_HELD,
-};
-
-/* What an entry keeps for the controller, which alone reads and writes it. */
-struct track {
-	uint32_t recorded, step; /* its record in that step, or none */
 };
 
 struct control_opts {
@@ -79,6 +74,8 @@ bool spw_control__is_calm(const struct control *control);
  * does, and set @last if the one after it is to be seen; else it is to be seen itself.
  */
 bool spw_control__rest_begin(struct control *control, bool *last);
+/* Whether a step rests, and spw_control__rest_begin() would say so of the next one. */
+bool spw_control__rests_on(const struct control *control);
 void spw_control__rest_end(struct control *control);
 bool spw_control__rests(const struct control *control);
 
@@ -186,11 +183,17 @@ uint64_t spw_control__throttle_until_ns(const struct control *control, uint64_t 
 /* Without a plan: whether this step has held so much before, and the drives would be idle soon. */
 bool spw_control__fits_below_peak(const struct control *control, uint64_t bytes);
 
+/*
+ * Whether the copy of a device's tensor has ended by the plan, now that the step has come so far.
+ * Return: whether the plan says so.
+ */
+bool spw_control__copy_ends(const struct control *control, const struct track *track, bool *ended);
+
 /* The slot of the next tensor to be used that the plan has spilled; NO_SLOT: none yet. */
 uint32_t spw_control__next(struct control *control);
 /* Whether it is time to read it. */
 bool spw_control__next_is_due(struct control *control);
-/* Whether there is memory for it, and the drives would be idle soon. */
+/* Whether the plan's limit has room for it, and few reads are in flight. */
 bool spw_control__next_has_room(struct control *control, uint64_t bytes);
 /* It needs nothing more. */
 void spw_control__next_done(struct control *control);

@@ -179,6 +179,8 @@ struct plan {
 	enum spw_plan_choice *choices;
 	uint64_t *read_from_ns;
 	uint64_t *throttle_ns; /* of each tensor: what compute is to wait before it is saved */
+	/* when each has been copied from a device, with those waits; 0: the bus is not measured */
+	uint64_t *copied_ns;
 	/*
 	 * when each tensor is first needed, by a take or a recompute; those needed, in that order
 	 */
@@ -193,6 +195,7 @@ struct plan {
 	uint64_t written_max;              /* that it was allowed to, for wear and after a stall */
 	double flows_share; /* of others, that it was made for, of the drives' time */
 	double time_share;  /* the headroom of time, in parts of the backward pass */
+	bool overrules;     /* keep hints: else its budget cannot be met */
 };
 
 /* A shape of step, and its plan. */
@@ -278,6 +281,7 @@ struct control {
 	uint64_t waiting_since_ns;
 	uint32_t waiting;      /* takes, and throttled threads */
 	uint64_t throttled_ns; /* of waited_ns: throttled */
+	uint64_t out_ns;       /* of waited_ns: a device did, for what leaves it */
 	bool recomputing;      /* the caller does */
 	uint64_t recompute_since_ns, recompute_ns;
 	/* reasons why compute time stands still: takes that wait, a recompute */

@@ -23,6 +23,12 @@
 /* What is worse by more times is far off, as one accident is: the next step has to say so, too. */
 #define FAR_RATIO 4.0
 
+/*
+ * A host that is held up between two events has the copy between them look slow. So of a step the
+ * copies count that are not slower than its fastest by more times than this.
+ */
+#define BUS_RATIO 1.5
+
 /* Of a transfer's time: less shared is alone, as little alone is mixed; between says nothing. */
 #define SHARED_MAX 0.1
 
@@ -132,8 +138,14 @@ void spw_control__measure_ended(struct measure *measure, enum direction directio
 void spw_control__measure_copied(struct measure *measure, enum direction direction, uint64_t bytes,
 				 uint64_t ns)
 {
-	if (bytes > 0)
-		add_service(&measure->bus[direction], bytes, ns);
+	double rate = (double)bytes / (double)ns;
+
+	if (bytes == 0 || ns == 0 || rate < measure->bus_fastest[direction] / BUS_RATIO)
+		return;
+	if (rate > measure->bus_fastest[direction] * BUS_RATIO)
+		memset(&measure->bus[direction], 0, sizeof(measure->bus[direction]));
+	measure->bus_fastest[direction] = SPW_MAX(measure->bus_fastest[direction], rate);
+	add_service(&measure->bus[direction], bytes, ns);
 }
 
 /* ---- Figures ---- */
@@ -293,8 +305,10 @@ static void smooth_bus(struct measure *measure)
 
 	for (unsigned i = 0; i < DIRECTIONS; i++) {
 		smooth(figures[i], &measure->trust_bus[i], rate_of(&measure->bus[i]));
-		if (measure->bus[i].count >= SAMPLES_MIN)
-			memset(&measure->bus[i], 0, sizeof(measure->bus[i]));
+		if (measure->bus[i].count < SAMPLES_MIN)
+			continue;
+		memset(&measure->bus[i], 0, sizeof(measure->bus[i]));
+		measure->bus_fastest[i] = 0;
 	}
 }
 

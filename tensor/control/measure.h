@@ -80,6 +80,7 @@ struct measure {
 	struct trust trust[DIRECTIONS], trust_mixed;
 	/* copies of a device, out as what is written and in as what is read; in this step */
 	struct service bus[DIRECTIONS];
+	double bus_fastest[DIRECTIONS]; /* of these, in bytes per nanosecond */
 	struct trust trust_bus[DIRECTIONS];
 	bool late;     /* the latency of the last step was far above the figure */
 	bool external; /* have something under way */

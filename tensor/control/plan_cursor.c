@@ -185,6 +185,19 @@ bool spw_control__choice(const struct control *control, const struct track *trac
 	return true;
 }
 
+bool spw_control__copy_ends(const struct control *control, const struct track *track, bool *ended)
+{
+	const struct recorded *recorded = spw_control__recording_of(control, track);
+	const struct plan *plan = &control->shape->plan;
+
+	if (!spw_control__follows_plan(control) || !recorded || recorded->matched == NO_TENSOR ||
+	    plan->copied_ns[recorded->matched] == 0)
+		return false;
+	*ended = plan->copied_ns[recorded->matched] <=
+		 control->progress_ns + control->due_throttle_ns;
+	return true;
+}
+
 /* ---- Memory ---- */
 
 uint64_t spw_control__memory_bytes(const struct control *control)
@@ -229,11 +242,6 @@ bool spw_control__fits_below_peak(const struct control *control, uint64_t bytes)
 
 /* ---- What is read next ---- */
 
-static bool leaves(enum spw_plan_choice choice)
-{
-	return choice == SPW_PLAN_SPILL || choice == SPW_PLAN_HOST;
-}
-
 uint32_t spw_control__next(struct control *control)
 {
 	const struct shape *shape = control->shape;
@@ -242,7 +250,7 @@ uint32_t spw_control__next(struct control *control)
 		uint32_t which = shape->plan.use_order[control->read_next];
 		uint32_t slot = control->slots[which];
 
-		if (!leaves(choice_of(control, which)))
+		if (!spw_control__leaves(choice_of(control, which)))
 			continue;
 		if (slot != NO_SLOT && slot != GONE_SLOT)
 			return slot;

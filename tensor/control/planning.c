@@ -227,12 +227,31 @@ static int choose_first_feasible(struct asked *asked, struct spw_plan_step *step
 		if (tries[i].unthrottled && !only_spills)
 			continue;
 		asked->unthrottled = tries[i].unthrottled;
+		plan->overrules = !tries[i].keep_hints;
 		*step = step_of(asked, tries[i].keep_hints);
 		scopes = spw_control__recompute_scopes(asked);
 		rc = spw_plan_scopes(step, &asked->drives, &scopes, &asked->opts, plan->choices,
 				     &plan->result);
 	}
 	return rc;
+}
+
+/* The bus copies one after the other, in the order in which they are saved. */
+static void time_copies(const struct asked *asked, const struct spw_plan_step *step,
+			struct plan *plan)
+{
+	double copied_ns = 0, bytes_per_ns = (double)asked->drives.bus_out_bytes_per_second / 1e9;
+
+	for (uint32_t i = 0; i < step->count; i++) {
+		double saved_ns = (double)(step->tensors[i].pack_ns + plan->throttle_ns[i]);
+
+		plan->copied_ns[i] = 0;
+		if (!spw_control__leaves(plan->choices[i]) || bytes_per_ns <= 0)
+			continue;
+		copied_ns = SPW_MAX(copied_ns, saved_ns) +
+			    (double)step->tensors[i].bytes / bytes_per_ns;
+		plan->copied_ns[i] = (uint64_t)copied_ns;
+	}
 }
 
 int spw_control__planning_plan(struct asked *asked, struct plan *plan)
@@ -246,6 +265,8 @@ int spw_control__planning_plan(struct asked *asked, struct plan *plan)
 		rc = spw_control__recompute_schedule(asked, &step, plan);
 	if (rc == 0)
 		rc = order_uses(asked, &step, plan);
+	if (rc == 0)
+		time_copies(asked, &step, plan);
 	plan->lead_ns = lead_of(&step);
 	return rc;
 }
@@ -257,7 +278,7 @@ int spw_control__planning_explain(struct control *control, struct spw_plan_reaso
 	struct spw_plan_step step;
 
 	ask(control, plan);
-	step = step_of(&control->asked, plan->result.feasible);
+	step = step_of(&control->asked, !plan->overrules);
 	scopes = spw_control__recompute_scopes(&control->asked);
 	return spw_plan_explain(&step, &control->asked.drives, &scopes, plan->result.memory_bytes,
 				plan->choices, reasons);

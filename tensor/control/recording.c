@@ -39,10 +39,11 @@ static int plan_open(struct plan *plan, uint32_t tensors)
 	plan->choices = calloc(tensors, sizeof(*plan->choices));
 	plan->read_from_ns = calloc(tensors, sizeof(*plan->read_from_ns));
 	plan->throttle_ns = calloc(tensors, sizeof(*plan->throttle_ns));
+	plan->copied_ns = calloc(tensors, sizeof(*plan->copied_ns));
 	plan->use_ns = calloc(tensors, sizeof(*plan->use_ns));
 	plan->use_order = calloc(tensors, sizeof(*plan->use_order));
-	return plan->choices && plan->read_from_ns && plan->throttle_ns && plan->use_ns &&
-			       plan->use_order
+	return plan->choices && plan->read_from_ns && plan->throttle_ns && plan->copied_ns &&
+			       plan->use_ns && plan->use_order
 		       ? 0
 		       : -ENOMEM;
 }
@@ -52,6 +53,7 @@ static void plan_close(struct plan *plan)
 	free(plan->choices);
 	free(plan->read_from_ns);
 	free(plan->throttle_ns);
+	free(plan->copied_ns);
 	free(plan->use_ns);
 	free(plan->use_order);
 }
@@ -188,6 +190,7 @@ void spw_control__recording_begin(struct control *control)
 
 	control->began_ns = control->opts.clock_ns();
 	control->waited_ns = control->throttled_ns = control->compute_ns_min = 0;
+	control->out_ns = 0;
 	control->recompute_ns = control->away_ns = 0;
 	/* of what is still at it */
 	control->waiting_since_ns = control->began_ns;

@@ -79,12 +79,22 @@ bool spw_control__rests(const struct control *control)
 	return control->rest.now;
 }
 
+/* Another plan may come. */
+static bool is_searching(const struct control *control)
+{
+	return control->draft_of && !control->rest.only_small;
+}
+
+bool spw_control__rests_on(const struct control *control)
+{
+	return control->rest.now && control->rest.left > 0 && !is_searching(control);
+}
+
 bool spw_control__rest_begin(struct control *control, bool *last)
 {
 	struct rest *rest = &control->rest;
 
-	/* Another plan may come. */
-	if (control->draft_of && !rest->only_small)
+	if (is_searching(control))
 		return false;
 	if (!rest->now && rest->calm >= REST_AFTER) {
 		rest->now = true;

@@ -18,6 +18,7 @@ python3. Two files of 256 MiB in TMPDIR are the drives of each job.
   --jobs N     at once (2)              --fixed      only the cases that have no seed
   --unsanitized  with --gpu: without compute-sanitizer
   --minutes N  begin no seed after these       --host-time  only what the host takes to save and use, into BUILD/bench
+  --promise    only a plan's promise and what its steps take, each step with its time; not with --gpu
 The exit status is 1 if one failed; it is shown with its seed.
 END
 }
@@ -32,10 +33,13 @@ fixed=
 gpu=
 unsanitized=
 host_time=
+only_promise=
 minutes=
 under=()
 SANITIZED_SEEDS=10 # it is slow
 SANITIZED_MINUTES=1
+PROMISE_RATE=3630000    # bytes per second: the drives of promise.py
+PROMISE_HOST=4000000000 # and its host memory, instead of these
 
 die() {
     echo "tests/device/device.sh: $1" >&2
@@ -58,6 +62,7 @@ while [ $# -gt 0 ]; do
     --gpu) gpu=1 ;;
     --unsanitized) unsanitized=1 ;;
     --host-time) host_time=1 ;;
+    --promise) only_promise=1 ;;
     --help)
         usage
         exit
@@ -111,6 +116,21 @@ run() {
     "${under[@]}" "$python" "$here/$program" "$@" "$work/$name/drive0" "$work/$name/drive1" >"$work/$name.log" 2>&1
 }
 
+# promise NAME [ARGUMENTS]: a plan and its execution, with drives of a rate
+promise() {
+    local module=$build/simulated.so name=$1 rc=0
+    shift
+    if [ ! -e "$module" ] || [ "$here/simulated.c" -nt "$module" ]; then
+        "$here/simulated.sh" "$module" || return
+    fi
+    mkdir "$work/$name"
+    truncate -s 256M "$work/$name/drive0"
+    LD_PRELOAD=$module SPW_SIMULATED_RATE=$PROMISE_RATE SPW_SIMULATED_DRIVES=$work/ \
+        "$python" "$here/promise.py" "$@" "$work/$name/drive0" >"$work/$name.log" 2>&1 || rc=$?
+    sed 's/^/  /' "$work/$name.log"
+    return "$rc"
+}
+
 # sanitized: some seeds again under CUDA's checker, which sees reads and writes that change no result
 sanitized() {
     local sanitizer=
@@ -139,15 +159,39 @@ if [ -n "$host_time" ]; then
     cat "$work/host_time.log"
     exit "${rc-0}"
 fi
+if [ -n "$only_promise" ]; then
+    rc=0
+    promise drives || rc=1
+    promise host --host-bytes "$PROMISE_HOST" || rc=1
+    exit "$rc"
+fi
 passed=0
 failed=0
 skipped=0
-run fixed fixed.py || true
-sed 's/^/  /' "$work/fixed.log"
-passed=$(grep -c '^ok ' "$work/fixed.log" || true)
-failed=$(grep -c '^FAILED ' "$work/fixed.log" || true)
-grep -q '^done$' "$work/fixed.log" || failed=$((failed + 1))
 pids=()
+parts=$jobs
+[ -z "$gpu" ] || parts=1
+for ((part = 0; part < parts; part++)); do
+    run "fixed$part" fixed.py "$part" "$parts" &
+    pids+=($!)
+done
+for ((part = 0; part < parts; part++)); do
+    wait "${pids[part]}" || true
+    log=$work/fixed$part.log
+    if grep -q '^done$' "$log"; then
+        sed -i '/^begin /d' "$log"
+    else
+        failed=$((failed + 1))
+    fi
+    sed 's/^/  /' "$log"
+    passed=$((passed + $(grep -c '^ok ' "$log" || true)))
+    failed=$((failed + $(grep -c '^FAILED ' "$log" || true)))
+done
+pids=()
+if [ -z "$gpu" ]; then
+    promise drives && passed=$((passed + 1)) || failed=$((failed + 1))
+    promise host --host-bytes "$PROMISE_HOST" && passed=$((passed + 1)) || failed=$((failed + 1))
+fi
 if [ -z "$fixed" ]; then
     share=$(((seeds + jobs - 1) / jobs))
     for ((job = 0; job * share < seeds; job++)); do

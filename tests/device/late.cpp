@@ -6,6 +6,10 @@
 // shows: memory is filled with POISON, in the order of its stream, when it is given back and before
 // it is used first, and a copy to the host poisons its target until it runs.
 //
+// Or it keeps pace with the host's clock: a task begins when its stream and what it waits for are
+// done, as on a real device, and an event comes when its time has come. What a task computes is
+// computed at the latest then.
+//
 // What it cannot show: speed, how a real allocator splits blocks, graphs, copies between devices.
 //
 // It is PyTorch's PrivateUse1, with two devices. An operator that writes into tensors that exist is
@@ -61,40 +65,58 @@ struct Task {
 	const void *reads = nullptr; // of the host's memory, a copy
 };
 
+double host_ns()
+{
+	timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return static_cast<double>(now.tv_sec) * 1e9 + static_cast<double>(now.tv_nsec);
+}
+
 struct Machine {
 	std::recursive_mutex mutex;
 	std::map<Place, std::deque<Task>> queues;
 	std::mt19937_64 random;
-	double by_itself = 0;    // the chance that a task runs when another is given
-	double when_asked = 0;   // that an event comes when it is asked for
-	bool sides_run = false;  // all but the default streams do at once what they may
-	uint64_t host_waits = 0; // for a default stream, which computes
+	double by_itself = 0;       // the chance that a task runs when another is given
+	double when_asked = 0;      // that an event comes when it is asked for
+	bool sides_run = false;     // all but the default streams do at once what they may
+	uint64_t host_waits = 0;    // for a default stream, which computes
+	uint64_t copies_waited = 0; // of the host, for a copy that it was to wait for
 	c10::StreamId streams = 0;
 	std::map<Place, double> clocks;
 	double operator_ns = 0, copied_byte_ns = 0; // what tasks take
+	bool paced = false;                         // the clocks are the host's
 
 	bool luck(double chance)
 	{
 		return chance > 0 && std::uniform_real_distribution<double>(0, 1)(random) < chance;
 	}
 
+	void take(Place place, double ns, const MarkPtr &after)
+	{ // by the clock of a stream
+		double &clock = clocks[place];
+		if (paced)
+			clock = std::max(clock, host_ns());
+		if (after)
+			clock = std::max(clock, after->ns);
+		clock += ns;
+	}
+
 	bool step(Place place)
 	{ // the first task of a queue, if it may run. Return: whether it did
 		auto &queue = queues[place];
-		double &clock = clocks[place];
 		if (queue.empty() || (queue.front().after && !queue.front().after->come))
 			return false;
 		Task task = std::move(queue.front());
 		queue.pop_front();
-		if (task.after)
-			clock = std::max(clock, task.after->ns);
-		clock += task.ns;
+		if (!paced)
+			take(place, task.ns, task.after);
 		if (task.run) {
 			at::AutoDispatchBelowADInplaceOrView below;
 			task.run();
 		}
 		if (task.mark) {
-			task.mark->ns = clock;
+			if (!paced)
+				task.mark->ns = clocks[place];
 			task.mark->come = true;
 		}
 		return true;
@@ -136,8 +158,19 @@ struct Machine {
 		return false;
 	}
 
+	bool has_come(const MarkPtr &mark)
+	{
+		if (paced && !mark->come && host_ns() >= mark->ns)
+			until(mark);
+		return mark->come && (!paced || host_ns() >= mark->ns);
+	}
+
 	void give(Place place, Task task)
 	{
+		if (paced)
+			take(place, task.ns, task.after);
+		if (paced && task.mark)
+			task.mark->ns = clocks[place];
 		queues[place].push_back(std::move(task));
 		for (auto &[other, queue] : queues)
 			while (sides_run && other.second != 0 && step(other)) {
@@ -207,6 +240,51 @@ struct Lock {
 	Lock(const Lock &) = delete;
 };
 
+// Not with the lock, nor with the interpreter's.
+void sleep_until(double ns)
+{
+	timespec until = {static_cast<time_t>(ns / 1e9), static_cast<long>(fmod(ns, 1e9))};
+	auto sleep = [&until] {
+		while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) == EINTR) {
+		}
+	};
+
+	TORCH_INTERNAL_ASSERT(locks == 0);
+	if (ns <= host_ns())
+		return;
+	if (!PyGILState_Check()) {
+		sleep();
+		return;
+	}
+	pybind11::gil_scoped_release without;
+	sleep();
+}
+
+// A device that keeps pace has done what these streams were given so far.
+void sleep_for(const std::vector<Place> &places)
+{
+	double ns = 0;
+	{
+		Lock lock;
+		for (auto &place : places)
+			ns = std::max(ns, machine().clocks[place]);
+		if (!machine().paced)
+			return;
+	}
+	sleep_until(ns);
+}
+
+void sleep_for_all()
+{
+	std::vector<Place> places;
+	{
+		Lock lock;
+		for (auto &[place, clock] : machine().clocks)
+			places.push_back(place);
+	}
+	sleep_for(places);
+}
+
 thread_local int current_device = 0;
 thread_local c10::StreamId current_streams[DEVICES] = {};
 
@@ -256,7 +334,7 @@ struct Pools final : c10::DeviceAllocator {
 	{
 		auto stays = [this](Block &block) {
 			for (auto &mark : block.leaving)
-				if (!mark->come)
+				if (!machine().has_come(mark))
 					return true;
 			poison(block);
 			free_blocks[{block.place, block.size}].push_back(block);
@@ -380,6 +458,55 @@ bool is_pinned(const void *bytes)
 	return reinterpret_cast<uintptr_t>(bytes) < after->first + after->second;
 }
 
+// PyTorch's own memory that is pinned. Of a real device it is not used again while a copy that
+// PyTorch was given may use it; here it is poisoned at once: nothing may rely on that.
+struct PinnedMemory final : c10::Allocator {
+	static void give_back(void *context)
+	{
+		auto *bytes = static_cast<char *>(context);
+		size_t size;
+		{
+			Lock lock;
+			size = pinned[reinterpret_cast<uintptr_t>(bytes)];
+			pinned.erase(reinterpret_cast<uintptr_t>(bytes));
+			free_blocks()[size].push_back(bytes);
+		}
+		memset(bytes, POISON, size);
+	}
+	static std::map<size_t, std::vector<char *>> &free_blocks()
+	{
+		static auto *blocks = new std::map<size_t, std::vector<char *>>;
+		return *blocks;
+	}
+	c10::DataPtr allocate(size_t length) override
+	{
+		Lock lock;
+		if (length == 0)
+			return {nullptr, nullptr, &give_back, c10::Device(c10::kCPU)};
+		auto &blocks = free_blocks()[length];
+		char *bytes;
+		if (blocks.empty()) {
+			void *fresh = mmap(nullptr, length, PROT_READ | PROT_WRITE,
+					   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+			TORCH_CHECK(fresh != MAP_FAILED, "no memory");
+			bytes = static_cast<char *>(fresh);
+		} else {
+			bytes = blocks.back();
+			blocks.pop_back();
+		}
+		pinned[reinterpret_cast<uintptr_t>(bytes)] = length;
+		return {bytes, bytes, &give_back, c10::Device(c10::kCPU)};
+	}
+	c10::DeleterFnPtr raw_deleter() const override
+	{
+		return &give_back;
+	}
+	void copy_data(void *to, const void *from, size_t length) const override
+	{
+		memcpy(to, from, length);
+	}
+};
+
 // ---- Devices, streams, events ------------------------------------------------------------------
 
 struct Event {
@@ -468,15 +595,20 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 		MarkPtr mark = mark_of(event);
 		if (mark && !mark->come && machine().luck(machine().when_asked))
 			machine().until(mark);
-		return !mark || mark->come;
+		return !mark || machine().has_come(mark);
 	}
 	void synchronizeEvent(void *event) const override
 	{
-		Lock lock;
-		if (MarkPtr mark = mark_of(event)) {
+		MarkPtr mark = mark_of(event);
+		if (!mark)
+			return;
+		{
+			Lock lock;
 			host_waits_for(mark->place.second);
 			machine().until(mark);
 		}
+		if (machine().paced)
+			sleep_until(mark->ns);
 	}
 	double elapsedTime(void *begin, void *end, const c10::DeviceIndex) const override
 	{ // in milliseconds
@@ -494,15 +626,21 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 	}
 	void synchronizeStream(const c10::Stream &stream) const override
 	{
-		Lock lock;
-		host_waits_for(stream.id());
-		machine().drain({stream.device_index(), stream.id()});
+		{
+			Lock lock;
+			host_waits_for(stream.id());
+			machine().drain({stream.device_index(), stream.id()});
+		}
+		sleep_for({{stream.device_index(), stream.id()}});
 	}
 	void synchronizeDevice(c10::DeviceIndex) const override
 	{
-		Lock lock;
-		host_waits_for(0);
-		machine().drain_all();
+		{
+			Lock lock;
+			host_waits_for(0);
+			machine().drain_all();
+		}
+		sleep_for_all();
 	}
 	void recordDataPtrOnStream(const c10::DataPtr &bytes,
 				   const c10::Stream &stream) const override
@@ -544,6 +682,11 @@ struct Hooks final : at::PrivateUse1HooksInterface {
 	{
 		return device < 0 || device >= DEVICES ? getCurrentDevice()
 						       : exchangeDevice(device);
+	}
+	at::Allocator *getPinnedMemoryAllocator() const override
+	{
+		static auto *allocator = new PinnedMemory;
+		return allocator;
 	}
 	bool isPinnedPtr(const void *bytes) const override
 	{
@@ -651,11 +794,10 @@ at::Tensor &set_to_part(at::Tensor &self, at::Storage source, int64_t offset, c1
 	return at::cpu::set_(self, source, offset, size, stride);
 }
 
-at::Tensor copy_from(const at::Tensor &from, const at::Tensor &to, bool non_blocking)
+// Return: the stream for which the host waits, if it does.
+std::optional<Place> begin_copy(const at::Tensor &from, const at::Tensor &to, bool non_blocking)
 {
 	Lock lock;
-	if (from.numel() == 0)
-		return to;
 	TORCH_CHECK(!is_ours(from) || !is_ours(to) || from.device() == to.device(),
 		    "no copies between devices");
 	Place place = here(is_ours(from) ? from.device().index() : to.device().index());
@@ -673,8 +815,22 @@ at::Tensor copy_from(const at::Tensor &from, const at::Tensor &to, bool non_bloc
 			   : machine().copied_byte_ns * static_cast<double>(from.nbytes());
 	const void *reads = is_ours(from) ? nullptr : from.data_ptr();
 	machine().give(place, {copy, nullptr, nullptr, ns, reads});
-	if (waits)
-		machine().drain(place);
+	return waits ? std::optional(place) : std::nullopt;
+}
+
+at::Tensor copy_from(const at::Tensor &from, const at::Tensor &to, bool non_blocking)
+{
+	std::optional<Place> place;
+	if (from.numel() > 0)
+		place = begin_copy(from, to, non_blocking);
+	if (!place)
+		return to;
+	{
+		Lock lock;
+		machine().copies_waited++;
+		machine().drain(*place);
+	}
+	sleep_for({*place});
 	return to;
 }
 
@@ -686,8 +842,12 @@ at::Tensor copy_from_and_resize(const at::Tensor &from, const at::Tensor &to)
 
 at::Scalar local_scalar(const at::Tensor &self)
 {
-	Lock lock;
-	machine().drain(here(self.device().index()));
+	Place place = here(self.device().index());
+	{
+		Lock lock;
+		machine().drain(place);
+	}
+	sleep_for({place});
 	return Address(self).tensor().item();
 }
 
@@ -730,7 +890,7 @@ void fallback(const c10::OperatorHandle &op, torch::jit::Stack *stack)
 	if (!runs_late(schema, arguments)) {
 		for (int device = 0; device < DEVICES; device++)
 			machine().drain(here(device));
-		machine().clocks[here(current_device)] += machine().operator_ns;
+		machine().take(here(current_device), machine().operator_ns, nullptr);
 		at::native::cpu_fallback(op, stack);
 		return;
 	}
@@ -804,6 +964,12 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
 		machine().operator_ns = operator_ns;
 		machine().copied_byte_ns = copied_byte_ns;
 	});
+	m.def("keep_pace", [](bool paced) {
+		Lock lock;
+		machine().drain_all();
+		machine().clocks.clear();
+		machine().paced = paced;
+	});
 	m.def("own_ns", [] { return own_ns; });
 	m.def("clock_ns", [](int device) {
 		Lock lock;
@@ -826,6 +992,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
 			{"peak", stats.allocated_bytes[0].peak},
 			{"reserved", stats.reserved_bytes[0].current},
 			{"pinned", static_cast<int64_t>(pinned.size())},
+			{"copies_waited", static_cast<int64_t>(machine().copies_waited)},
 			{"host_waits", static_cast<int64_t>(machine().host_waits)}};
 	});
 }

@@ -89,6 +89,9 @@ class Table:
         with stream:
             return torch.empty_strided(size, stride, dtype=dtype, device=stream.device)
 
+    def pinned(self, shape, dtype):
+        return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
+
     def on(self, stream):
         return stream
 
@@ -116,6 +119,10 @@ class Machine:
         """By the streams' own clocks; the host does not wait for them."""
         late_device.tasks_take(operator_ns, copied_byte_ns)
 
+    def keep_pace(self, paced):
+        """From now on tasks take their time by the host's clock."""
+        late_device.keep_pace(paced)
+
     def clock_ns(self):
         """Of the stream that computes, when all has run."""
         return late_device.clock_ns(0)
@@ -127,6 +134,10 @@ class Machine:
     def host_waits(self):
         """How often the host has waited for a stream that computes."""
         return late_device.counters(0)["host_waits"]
+
+    def copies_waited(self):
+        """How often the host has waited for a copy, and with it for the stream that it is on."""
+        return late_device.counters(0)["copies_waited"]
 
     def begin_peak(self):
         torch.accelerator.reset_peak_memory_stats()

@@ -169,8 +169,8 @@ def what_is_held_is_bounded(_store, how_late):
 
     def settle(operations, most_bytes):
         add(operations, most_bytes)
-        if operations._doubts is not None and most_bytes is not None:
-            most[0] = max(most[0], operations._doubts.held_bytes())
+        if operations._comparisons is not None and most_bytes is not None:
+            most[0] = max(most[0], operations._comparisons.held_bytes())
 
     type(off._operations)._settle = settle
     try:

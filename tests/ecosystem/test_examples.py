@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/ecosystem/test_examples.py - examples under the trainers of others
+import importlib.util
 import os
 import re
 import signal
@@ -15,6 +16,8 @@ import spillway
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 HF, ACCELERATE = "hf_trainer.py", "accelerate_loop.py"
 ALL = [HF, ACCELERATE, "trl_sft.py", "lightning_trainer.py", "torchtune_loop.py", "megatron_gpt.py"]
+if importlib.util.find_spec("torchtune") is None:  # see test_torchtune.py
+    ALL.remove("torchtune_loop.py")
 EXAMPLES = Path(__file__).resolve().parents[2] / "python/examples"
 SMALL = ["--layers", "2", "--hidden", "64", "--sequence", "64", "--batch", "2", "--steps", "6",
          "--text", str(EXAMPLES)]

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: MIT
 # tests/ecosystem/test_installed.py - what is tested is what pip has installed
 import importlib.metadata
+import os
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
 import torch
 from torch import nn
 
@@ -20,6 +23,7 @@ def test_the_package_comes_from_the_environment():
     assert Path(spillway._core.library.path).resolve().is_relative_to(prefix)
 
 
+@pytest.mark.skipif("SPW_NEWEST" in os.environ, reason="with the newest versions (test-newest)")
 def test_versions_are_those_of_the_pins():
     for line in PINS.read_text().splitlines():
         if not line.startswith("#"):
@@ -32,7 +36,8 @@ def test_what_the_page_imports_is_there():
     lines = re.findall(r"^from spillway.* import .*$", page.read_text(), re.M)
     assert len(lines) == 5
     for line in lines:
-        exec(line, {})
+        if "torchtune" not in line or find_spec("torchtune"):  # see test_torchtune.py
+            exec(line, {})
 
 
 def test_it_trains(drives):

@@ -7,14 +7,16 @@ import copy
 import pytest
 import torch
 from torch.nn import functional as F
-from torchtune import training
-from torchtune.models.llama3 import llama3
-from torchtune.modules import TransformerSelfAttentionLayer
 
-import spillway
-import spillway.torch
-from places import wait_after_layers
-from spillway.integrations.torchtune import install
+pytest.importorskip("torchtune", reason="not with the newest torchao")
+
+import spillway  # noqa: E402
+import spillway.torch  # noqa: E402
+from places import wait_after_layers  # noqa: E402
+from spillway.integrations.torchtune import install  # noqa: E402
+from torchtune import training  # noqa: E402
+from torchtune.models.llama3 import llama3  # noqa: E402
+from torchtune.modules import TransformerSelfAttentionLayer  # noqa: E402
 
 STEPS, TOKENS = 6, 64
 SPILL = {"mode": "spill", "sizes": spillway.torch.Sizes(min_bytes=0)}

@@ -170,7 +170,8 @@ def test_what_it_did_is_told_afterwards(folder, drives, caplog, capsys):
     callback = SpillwayCallback(drives, **SPILL)
     make_trainer(folder, callbacks=[callback]).train()
     said = [line.getMessage() for line in caplog.records if line.name == "spillway"]
-    assert any("LlamaForCausalLM, mode 'spill': activations" in line for line in said)
+    assert any("LlamaForCausalLM, mode 'spill': activations" in line and line.endswith(" 12 steps")
+               for line in said)
     assert "spillway: activations" not in capsys.readouterr().err
     callback.off.report()
     assert "activations in the last step, peak" in capsys.readouterr().out

@@ -5,7 +5,7 @@ import tokenizers
 import torch
 from datasets import Dataset
 from transformers import (LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainerCallback)
-from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 import spillway
 import spillway.torch
@@ -50,6 +50,17 @@ def make_dpo(arguments, callbacks):
                       processing_class=make_tokenizer(), callbacks=callbacks)
 
 
+def make_grpo(arguments, callbacks):
+    """The model generates four completions of each prompt, which are rewarded by their variety."""
+    def variety(completions, **_):
+        return [float(len(set(completion.split()))) for completion in completions]
+
+    data = Dataset.from_dict({"prompt": [said(number, 9) for number in range(4)]})
+    given = GRPOConfig(**arguments, num_generations=4, max_completion_length=12)
+    return GRPOTrainer(make_model(), variety, args=given, train_dataset=data,
+                       processing_class=make_tokenizer(), callbacks=callbacks)
+
+
 def arguments_of(folder, **more):
     return {"output_dir": str(folder / "out"), "use_cpu": True, "bf16": False,
             "report_to": "none", "disable_tqdm": True, "per_device_train_batch_size": 2,
@@ -67,20 +78,22 @@ def moved(stats):
     return stats.bytes_spilled + stats.bytes_forwarded
 
 
-@pytest.mark.parametrize("make", [make_sft, make_dpo])
+@pytest.mark.parametrize("make, losses", [(make_sft, 3), (make_dpo, 3), (make_grpo, 4)])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_the_same_losses(folder, drives, make, checkpointing):
+def test_the_same_losses(folder, drives, make, losses, checkpointing):
+    """GRPO: what it generates is what it generates without, and saves nothing."""
     arguments = arguments_of(folder, activation_checkpointing=checkpointing)
     plain = make(arguments, [])
     plain.train()
     callback = SpillwayCallback(drives, **SPILL)
     trainer = make(arguments, [callback])
     trainer.train()
-    assert outcome(trainer) == outcome(plain) and len(outcome(plain)[0]) == 3
-    assert callback.stats.steps == 6 and moved(callback.stats) > 0
+    expected = outcome(plain)
+    assert outcome(trainer) == expected and len(expected[0]) == losses and any(expected[0])
+    assert callback.stats.steps == 2 * losses and moved(callback.stats) > 0
 
 
-@pytest.mark.parametrize("make", [make_sft, make_dpo])
+@pytest.mark.parametrize("make", [make_sft, make_dpo, make_grpo])
 def test_less_memory(folder, drives, make):
     """Than what plain training holds, which mode "observe" counts."""
     peaks = {}
@@ -92,6 +105,15 @@ def test_less_memory(folder, drives, make):
         trainer.train()
         peaks[mode] = callback.stats.activation_bytes_max
     assert peaks["spill"] < 0.8 * peaks["observe"], peaks
+
+
+def test_its_own_offload_is_refused(folder, drives):
+    """Its hooks are nearer to the model than ours: nothing would be spilled. Without a device it
+    cannot be made, only asked for."""
+    trainer = make_sft(arguments_of(folder), [SpillwayCallback(drives)])
+    trainer.args.activation_offloading = True
+    with pytest.raises(ValueError, match="remove one of the two"):
+        trainer.train()
 
 
 @pytest.mark.parametrize("make", [make_sft, make_dpo])

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # tests/integration/test_device.sh - tensors of a device that is late on purpose: tests/device
 # layer: all
-# seconds: 900 it compiles against PyTorch's headers, for minutes beside other programs
+# seconds: 1800 it compiles against PyTorch's headers and trains a hundred models: a quarter of an hour beside other programs
 . "$(dirname "$0")/../lib.sh"
 
 begin "wrong arguments"

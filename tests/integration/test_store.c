@@ -222,6 +222,9 @@ OPEN_CASE(test_own_memory_is_not_copied)
 	size_t arena_len;
 	spw_object object;
 
+	assert_int_equal(spw_store_alloc(store, spw_store_alloc_max(store) + 1, &none), -ENOBUFS);
+	assert_ok(spw_store_alloc(store, spw_store_alloc_max(store), &from));
+	spw_store_release(store, from);
 	assert_ok(spw_store_alloc(store, 8 * MIB, &from));
 	assert_ok(spw_store_alloc(store, 8 * MIB, &to));
 	assert_ok(spw_store_arena(store, &arena, &arena_len));

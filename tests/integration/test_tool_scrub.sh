@@ -2,27 +2,8 @@
 # SPDX-License-Identifier: MIT
 # tests/integration/test_tool_scrub.sh - a state of two copies: check --scrub, and what is listed and lost without a drive
 . "$(dirname "$0")/../lib.sh"
+. "$(dirname "$0")/../committed.sh"
 need python3
-
-# commit COPIES STEP DRIVE...: three records, of which the last was never changed
-commit() {
-    cat >"$TEST_TMP/commit.py" <<'END'
-import contextlib, ctypes, sys
-import spillway
-from spillway.state import State
-with spillway.Store(sys.argv[3:]) as store, \
-        contextlib.closing(State(store, record_bytes_max=5 << 20, copies=int(sys.argv[1]))) as state:
-    for number, len_bytes in enumerate((100000, 5000000, 4096)):
-        state.add(f"layer/{number}", len_bytes, b"")
-    state.attach()
-    for number in range(2):
-        ctypes.memset(state.take(number), 65 + number, 1000)
-        state.give(number, True)
-    state.commit(int(sys.argv[2]), b"")
-END
-    PYTHONPATH="$ROOT/python" SPILLWAY_LIBRARY="$SPW_BUILD/libspillway.so" \
-        expect_exit 0 python3 "$TEST_TMP/commit.py" "$@"
-}
 
 # spoil DRIVE: other bytes where its data begins
 spoil() {
@@ -39,7 +20,7 @@ expect_exit 0 "$SPILLWAY" check --scrub --devices "$one,$two"
 expect_output "nothing is committed"
 
 begin "what is good stays as it is"
-commit 2 7 "$one" "$two"
+commit 2 7 "100000 5000000 4096" "$one" "$two"
 unchanged "$one" unchanged "$two" expect_exit 0 "$SPILLWAY" check --scrub "$one" "$two"
 expect_output "step 7" "in two copies, 0 lost"
 expect_no_output "one copy alone"
@@ -76,7 +57,7 @@ done
 diff -r "$TEST_TMP/out.$(basename "$one")" "$TEST_TMP/out.$(basename "$two")" || fail "the drives have other bytes"
 
 begin "what has one copy alone gets a second one"
-commit 2 8 "$one"
+commit 2 8 "100000 5000000 4096" "$one"
 unchanged "$one" unchanged "$two" expect_exit 0 "$SPILLWAY" check --scrub "$one"
 expect_output "chunks have one copy alone, as drives are missing"
 expect_exit 0 "$SPILLWAY" check --scrub "$one" "$two"
@@ -88,12 +69,12 @@ for drive in "$one" "$two"; do
     expect_exit 0 "$SPILLWAY" state export "$drive" --to "$TEST_TMP/out"
     expect_output "8"
 done
-commit 2 9 "$two"
+commit 2 9 "100000 5000000 4096" "$two"
 expect_exit 0 "$SPILLWAY" check --scrub "$one" "$two" --json
 expect_output '"chunks_with_one_copy": 0' '"step": 9'
 
 begin "what is lost without a mirror is named"
-commit 1 10 "$one" "$two"
+commit 1 10 "100000 5000000 4096" "$one" "$two"
 lost=0
 for drive in "$one" "$two"; do
     unchanged "$one" unchanged "$two" expect_exit 1 "$SPILLWAY" check "$drive"

@@ -158,11 +158,13 @@ def fake_state(monkeypatch):
     """Optimizers have their records in plain memory: fake_state.py."""
     import fake_state as fake
     import torch
+    from spillway import optimizer
     from spillway._optim import records
 
     torch.manual_seed(SEED)
     monkeypatch.setattr(records, "State", fake.FakeState)
     monkeypatch.setattr(records, "committed_records", fake.committed_records)
+    monkeypatch.setattr(optimizer, "committed_extra", fake.committed_extra)
 
 
 def given_back(drives):

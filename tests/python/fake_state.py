@@ -19,16 +19,24 @@ class FakeStore:
         self.capacity_bytes = capacity_bytes
         self.drives_missing = self.drives_retired = 0
         self.state = None
-        self.committed = None  # (number, {name: (shape, bytes)}, extra)
+        self.durable = None  # (number, {name: (shape, bytes)}, extra)
 
     def stats(self):
         return self
 
+    @property
+    def committed(self):
+        return self.durable and spillway.CommitInfo(self.durable[0], None)
+
 
 def committed_records(store):
-    if store.committed is None:
+    if store.durable is None:
         return []
-    return [(name, shape) for name, (shape, _) in store.committed[1].items()]
+    return [(name, shape) for name, (shape, _) in store.durable[1].items()]
+
+
+def committed_extra(store):
+    return store.durable[2]
 
 
 def error(number, words="said by the fake"):
@@ -78,10 +86,10 @@ class FakeState:
 
     def attach(self):
         assert not self.is_attached
-        if self.store.committed is None:
+        if self.store.durable is None:
             self.is_attached = True
             return False
-        number, records, extra = self.store.committed
+        number, records, extra = self.store.durable
         durable = {name for index, name in enumerate(self.names) if index not in self.transient}
         formers = {self.names[index] for index in self.formers}
         if (not set(records) <= durable | formers or not formers <= set(records)
@@ -148,14 +156,14 @@ class FakeState:
 
     def commit(self, number, extra, keep_previous=False):
         assert not self.taken
-        last = self.store.committed
+        last = self.store.durable
         if last is not None and number <= last[0]:
             raise error(errno.EINVAL, "the number is not above the last")
         records = {name: (shape, content)
                    for index, (name, shape, content) in enumerate(zip(self.names, self.shapes,
                                                                       self.bytes))
                    if index not in self.transient}
-        self.store.committed = number, records, bytes(extra)
+        self.store.durable = number, records, bytes(extra)
 
     def commit_release(self):
         pass

@@ -41,7 +41,7 @@ class Table:
 
     def __init__(self, polls=0, log=None):
         self.polls, self.log = polls, [] if log is None else log
-        self.main, self.sides, self.pinned, self.graph = Stream("main"), 0, {}, False
+        self.main, self.sides, self.pins, self.graph = Stream("main"), 0, {}, False
 
     notifies = times = False
 
@@ -95,6 +95,9 @@ class Table:
         storage_of(memory).fill_(0xEE)
         return memory
 
+    def pinned(self, shape, dtype):
+        return torch.empty(shape, dtype=dtype)
+
     def on(self, stream):
         return contextlib.nullcontext()
 
@@ -102,7 +105,7 @@ class Table:
         return -1
 
     def pin(self, device, address, length):
-        self.pinned[address] = length
+        self.pins[address] = length
 
     def unpin(self, device, address):
-        del self.pinned[address]
+        del self.pins[address]

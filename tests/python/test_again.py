@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_again.py - scopes that are recomputed: the same bits, or an error that says why
 import contextlib
+import copy
 import errno
 import gc
 import logging
 import os
 import sys
+import threading
 import time
 import types
+import weakref
 
 import pytest
 import torch
@@ -107,6 +110,269 @@ def test_same_with_dropout():
     assert stats.scopes_again == 2 * 6
     assert stats.bytes_given_up == stats.bytes_restored > 0
     assert all(why == "there are scopes inside of it" for why in reasons(off).values())
+
+
+class Adapted(Half):
+    """What it computes depends on things that a program may change before the backward pass."""
+
+    def __init__(self):
+        super().__init__(dropout=0.0)
+        self.adapters = nn.ModuleDict({name: nn.Linear(WIDTH, WIDTH) for name in "ab"})
+        self.active, self.scales, self.tables = "a", [0.5], {"shift": 0.25}
+        self.register_buffer("mask", torch.ones(WIDTH))
+        self.register_parameter("extra", None)
+
+    def forward(self, x, scale=None):
+        x = x * self.scales[0] * self.mask + self.tables["shift"] * vars(self).get("gain", 1.0)
+        x = x if self.extra is None else x * self.extra
+        return super().forward(x, scale) + self.adapters[self.active](x).tanh()
+
+
+def parts_of(model):
+    return [part for part in model.modules() if isinstance(part, Adapted)]
+
+
+def switched(part):
+    part.active = "b"
+
+
+def other_rate(part):
+    part.dropout.p = 0.75
+
+
+def list_in_place(part):
+    part.scales[0] = 3.0
+
+
+def dict_in_place(part):
+    part.tables["shift"] = -1.0
+
+
+def attribute_added(part):
+    part.gain = 2.0
+
+
+def attribute_gone(part):
+    del part.active
+
+
+def other_buffer(part):
+    part.mask = torch.zeros(WIDTH)
+
+
+def other_parameter(part):
+    part.up.weight = nn.Parameter(torch.zeros_like(part.up.weight))
+
+
+def parameter_added(part):
+    part.extra = nn.Parameter(torch.zeros(WIDTH))
+
+
+def other_part(part):
+    part.up = nn.Linear(WIDTH, 4 * WIDTH)
+
+
+def frozen(part):
+    part.up.weight.requires_grad_(False)
+    part.norm.requires_grad_(False)
+
+
+@pytest.mark.parametrize("change", [
+    switched, other_rate, list_in_place, dict_in_place, attribute_added, attribute_gone,
+    other_buffer, other_parameter, parameter_added, other_part, frozen],
+    ids=lambda change: change.__name__)
+def test_same_when_the_module_is_changed_before_the_backward_pass(change):
+    """It is recomputed as it was, and is then as it was changed."""
+    def gradients(off_of=None):
+        torch.manual_seed(1)
+        model, found, states = Model(half=Adapted), [], []
+        off = off_of(model) if off_of else contextlib.nullcontext()
+        for step in range(3):
+            before = copy.deepcopy(model.state_dict())
+            parameters = list(model.parameters())
+            with off:
+                loss = model(torch.randn(16, WIDTH)).square().mean()
+                if step:
+                    for part in parts_of(model):
+                        change(part)
+                loss.backward()
+            found.append([loss] + [None if parameter.grad is None else parameter.grad.clone()
+                                   for parameter in parameters])
+            states.append([(part.active if "active" in vars(part) else None, part.scales,
+                            part.tables, vars(part).get("gain"), part.dropout.p,
+                            [parameter.requires_grad for parameter in part.parameters()],
+                            list(part.state_dict()), part.mask.sum().item(),
+                            part.up.weight.detach().sum().item())
+                           for part in parts_of(model)])
+            for part in parts_of(model):
+                part.active, part.scales, part.tables = "a", [0.5], {"shift": 0.25}
+                vars(part).pop("gain", None)
+                part.extra = None
+                part.requires_grad_(True)
+            model.load_state_dict(before)
+            model.zero_grad()
+        return found, states, off
+
+    plain, plain_states, _ = gradients()
+    run, states, off = gradients(again)
+    for ours, theirs in zip(run, plain):
+        assert all(map(equal, ours, theirs))
+    assert states == plain_states
+    assert off.stats().scopes_again > 6, reasons(off)
+    assert off.stats().restores_refused == 0
+
+
+class Showing(Model):
+    """It puts the output of each layer on it. Nothing is computed of the last one's."""
+
+    def __init__(self, show):
+        super().__init__()
+        self.show = show
+        self.beside = Half()
+
+    def forward(self, x):
+        x = self.enter(x)
+        for layer in self.layers:
+            x = layer(x)
+            layer.first.shown = self.show(x)
+        self.beside.shown = self.show(self.beside(x))
+        return self.leave(x)
+
+
+@pytest.mark.parametrize("show", [
+    lambda y: y, lambda y: [y], lambda y: (y, y), lambda y: {"out": y},
+    lambda y: torch.cat([y.detach()] * 64)], ids=["tensor", "list", "tuple", "dict", "large"])
+def test_what_a_layer_is_given_is_not_held(show):
+    """Each would hold that of the step before, and large ones take memory beside the others."""
+    model = Showing(show)
+    off = again(model, scopes=[part for part in model.modules() if isinstance(part, Half)])
+    shown = []
+
+    def see(*_):  # what the layers of the step before were given, when all have new
+        alive.append(sum(each() is not None for each in shown))
+
+    alive = []
+    model.leave.register_forward_pre_hook(see)
+    for _ in range(5):
+        with off:
+            model(torch.randn(16, WIDTH)).square().mean().backward()
+        parts = [part for part in model.modules() if isinstance(part, Half)]
+        for part in parts:
+            here = vars(part).get("shown")
+            here = here["out"] if isinstance(here, dict) else here
+            if here is not None:
+                shown.append(weakref.ref(here if isinstance(here, torch.Tensor) else here[0]))
+        here = None
+        model.zero_grad()
+    assert off.stats().scopes_again > 0, reasons(off)
+    assert alive == [0] * 5
+
+
+@pytest.mark.skipif(not hasattr(torch, "func"), reason="this PyTorch has no torch.func")
+def test_same_with_parameters_of_a_function():
+    """Those of functional_call() are the module's during the forward pass only."""
+    def loss_of(model, x):
+        scaled = {name: parameter * 1.5 for name, parameter in model.named_parameters()}
+        return torch.func.functional_call(model, scaled, (x,)).square().mean()
+
+    check_same(loss_of=loss_of)
+
+
+@pytest.mark.parametrize("how", ["batched", "vmap"])
+def test_same_for_several_gradients_at_once(how):
+    """Dropout draws random numbers, which PyTorch refuses where it computes them all at once."""
+    def run(off_of=None):
+        torch.manual_seed(1)
+        model, found = Model(), []
+        off = off_of(model) if off_of else contextlib.nullcontext()
+        for _ in range(3):
+            x = torch.randn(16, WIDTH, requires_grad=True)
+            with off:
+                y = model(x).square().mean(0)
+                each = torch.eye(WIDTH)
+                if how == "batched":
+                    rows, = torch.autograd.grad(y, x, each, is_grads_batched=True,
+                                                retain_graph=True)
+                else:
+                    rows = torch.func.vmap(
+                        lambda row: torch.autograd.grad(y, x, row, retain_graph=True)[0])(each)
+                y.sum().backward()
+            found.append([rows, *gradients_of(model)])
+            model.zero_grad()
+        return found, off
+
+    if how == "vmap" and not hasattr(torch, "func"):
+        pytest.skip("this PyTorch has no torch.func")
+    plain, _ = run()
+    ours, off = run(again)
+    for one, other in zip(ours, plain):
+        assert all(map(equal, one, other))
+    assert off.stats().scopes_again == 2 * 6, reasons(off)
+
+
+class Meanwhile:
+    """What a layer calls while it runs."""
+
+    call = None
+
+
+class Beside(Half):
+    def forward(self, x, scale=None):
+        y = self.up(self.norm(x))
+        if Meanwhile.call is not None:
+            Meanwhile.call(x.detach())
+        return self.down(F.gelu(y))
+
+
+@pytest.mark.parametrize("gradients", [False, True], ids=["evaluates", "trains"])
+@pytest.mark.parametrize("what", ["part", "model"])
+def test_another_thread_calls_parts(what, gradients):
+    """It enters them in the middle of this one's forward pass, and leaves them after it."""
+    def run(off_of=None):
+        torch.manual_seed(1)
+        model, found = Model(half=Beside), []
+        called = model if what == "model" else model.layers[2].first
+        off = off_of(model) if off_of else contextlib.nullcontext()
+
+        def step(x, begins):
+            entered, left = threading.Event(), threading.Event()
+            others = []
+
+            def other(x):
+                with torch.set_grad_enabled(gradients):
+                    called(x)
+
+            def call(x):
+                if not others:
+                    others.append(threading.Thread(target=other, args=(x,)))
+                    others[0].start()
+                    assert entered.wait(30)
+                elif threading.current_thread() is others[0] and not entered.is_set():
+                    entered.set()
+                    assert left.wait(30)
+
+            with off:
+                Meanwhile.call = call if begins else None
+                loss = model(x).square().mean()
+                Meanwhile.call = None
+                left.set()
+                for thread in others:
+                    thread.join()
+                loss.backward()
+            return loss
+
+        for number in range(5):  # in the first step scopes are tried
+            loss = step(torch.randn(16, WIDTH), number > 0)
+            found.append([loss, *[gradient.clone() for gradient in gradients_of(model)]])
+            model.zero_grad()
+        return found, off
+
+    plain, _ = run()
+    ours, off = run(again)
+    for one, other in zip(ours, plain):
+        assert all(map(equal, one, other))
+    assert off.stats().steps == 5
+    assert off.stats().scopes_again == 6 * 4, reasons(off)
 
 
 def test_same_with_autocast():

@@ -542,12 +542,16 @@ def test_time_in_hooks(formatted, monkeypatch, capsys):
         monkeypatch.setattr(hooks, name, value)
     assert hooks.main([",".join(formatted)]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line.pop("length_bytes") for line in lines[:-1]] == list(hooks.LENGTHS)
+    assert [line.pop("length_bytes") for line in lines[:-2]] == list(hooks.LENGTHS)
     assert [line["name"] for line in lines] == ["64 KiB", "256 KiB", "2,048 KiB", "8,192 KiB",
-                                                "2 layers, hidden 64"]
+                                                "2 layers, hidden 64", "500 of 4 KiB"]
     rows = [row["name"] for row in report.hook_rows(lines)]
-    assert len(rows) == 4 * len(lines)
+    assert len(rows) == 4 * len(lines[:-1]) + 4
     assert "CPU time in hooks, tensors of 2 layers, hidden 64: using, mean" in rows
+    assert rows[-3:-1] == [f"CPU time in hooks, tensors of 500 of 4 KiB: {way} / a pair that does "
+                         "nothing" for way in ("kept", "spilled")]
+    pair = lines.pop()
+    assert set(pair) == {"name", "pair_us", "kept_of_pair", "spilled_of_pair", "rests_of_none"}
     for line in lines:
         assert set(line) == {"name", "save_us", "save_us_mean", "save_us_wall", "use_us",
                              "use_us_mean"}

@@ -397,7 +397,7 @@ def test_records_that_lie_are_refused(formatted, folder, change):
         state.commit(1, b"")
     with opened(formatted, read_only=True) as store:
         with pytest.raises(spillway.SpillwayError) as caught:
-            fields_of(store)
+            fields_of([store])
         assert caught.value.errno == errno.EUCLEAN
         with pytest.raises(spillway.SpillwayError, match="not of an optimizer"):
             checkpoint.export(store, folder / "file")
@@ -417,7 +417,7 @@ def test_parameters_that_are_records_by_themselves(formatted):
             state.attach()
             state.commit(1, b"")
         with opened(formatted, read_only=True) as store:
-            fields = fields_of(store)
+            fields = fields_of([store])
         return [[(tensor.name, tensor.shape, tensor.stored, tensor.dtype) for tensor in
                  parameters_of(fields, masters)] for masters in (False, True)]
 

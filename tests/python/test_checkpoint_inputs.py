@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import gc
+import threading
 import weakref
 
 import pytest
@@ -82,18 +83,27 @@ def test_each_input_goes_through_the_hooks(store, name, call):
     assert most == INPUT * LAYERS, most / INPUT
 
 
-def test_backward_outside_of_the_context(store):
+def same_twice_backward(call, store, inside):
+    """The gradients of two backward passes of one loss, inside of the context or after it."""
     def gradients(off):
         torch.manual_seed(11)
-        model = Model(CALLS["keyword"])
+        model = Model(call)
         with off(model):
             loss = model(torch.randn(ROWS, WIDTH)).square().mean()
-        loss.backward(retain_graph=True)
-        loss.backward()
+            if inside:
+                loss.backward(retain_graph=True)
+                loss.backward()
+        if not inside:
+            loss.backward(retain_graph=True)
+            loss.backward()
         return gradients_of(model)
 
     plain = gradients(lambda model: contextlib.nullcontext())
     assert equal(plain, gradients(lambda model: offload_all(store, model)))
+
+
+def test_backward_outside_of_the_context(store):
+    same_twice_backward(CALLS["keyword"], store, inside=False)
 
 
 def nested(layer, x):
@@ -253,17 +263,7 @@ def test_a_graph_of_which_a_list_is_changed_is_used_twice(store):
 
         return checkpoint(function, {"x": x, "count": 0}, use_reentrant=False)
 
-    def gradients(off):
-        torch.manual_seed(11)
-        model = Model(counting)
-        with off(model):
-            loss = model(torch.randn(ROWS, WIDTH)).square().mean()
-            loss.backward(retain_graph=True)
-            loss.backward()
-        return gradients_of(model)
-
-    plain = gradients(lambda model: contextlib.nullcontext())
-    assert equal(plain, gradients(lambda model: offload_all(store, model)))
+    same_twice_backward(counting, store, inside=True)
 
 
 def test_selective_checkpoints_on_a_device(store):
@@ -298,3 +298,45 @@ def test_a_dropped_offload_is_closed(store):
     del off
     gc.collect()
     assert session() is None
+
+
+class SeenLock:
+    """A lock that tells when a thread has to wait for it."""
+
+    def __init__(self, waits):
+        self._lock, self._waits = threading.Lock(), waits
+
+    def __enter__(self):
+        if not self._lock.acquire(blocking=False):
+            self._waits.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_):
+        self._lock.release()
+
+
+def test_a_backward_pass_recomputes_while_the_next_checkpoint_saves(monkeypatch):
+    """In another thread, which changes the dict that is being saved: later recomputations get what
+    it has changed, as without spillway."""
+    goes_on = threading.Event()  # the thread has ended, or waits
+    held = checkpoint_inputs._Held({"x": "before"})
+    held.lock = SeenLock(goes_on)
+
+    def recompute():
+        value = held.restored({})
+        state = checkpoint_inputs._state_of(value)
+        value["x"] = "changed"
+        held.used(value, state)
+        goes_on.set()
+
+    thread = threading.Thread(target=recompute)
+
+    def take(part, inside):
+        thread.start()
+        goes_on.wait()
+        return part
+
+    monkeypatch.setattr(checkpoint_inputs, "_take", take)
+    assert held.save_if_alone() and held.value is None
+    thread.join()
+    assert held.restored({}) == {"x": "changed"}

@@ -124,13 +124,24 @@ def test_killed_in_the_middle_of_a_step(start, folder):
     ({"DEMO_HIDDEN": "100"}, "multiple of 64"),
     ({"DEMO_STEPS": "1"}, "at least 2"),
     ({"DEMO_LAYERS": "many"}, "positive numbers, not 'many'"),
-    ({"DEMO_DEVICES": "/dev/null"}, "no terminal to ask on; set DEMO_YES=1"),
+    ({"DEMO_DEVICES": "/dev/null", "DEMO_YES": "1"}, "nothing was written"),
 ])
 def test_wrong_use(start, variables, words):
     process = start(**variables)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert words in errors
+
+
+@needs_command
+def test_without_a_terminal_nothing_is_overwritten(start, folder):
+    drive = folder / "drive"
+    drive.write_bytes(bytes(1 << 20))
+    process = start(DEMO_DEVICES=str(drive))
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "no terminal to ask on; set DEMO_YES=1" in errors
+    assert drive.read_bytes() == bytes(1 << 20)
 
 
 @needs_command

@@ -77,7 +77,7 @@ def rig(store):
     yield make
     for each in made:
         each.off.close()
-        assert not each.table.pinned
+        assert not each.table.pins
 
 
 def test_both_tables_have_the_same_methods():
@@ -708,7 +708,7 @@ def test_a_store_closed_inside_the_context(formatted, offload):
         store.close()
         with pytest.raises(RAISED, match="Errno 9. the tensor cache is closed"):
             y.backward()
-    assert not off._session.device.port.table.pinned
+    assert not off._session.device.port.table.pins
     with spillway.Store(formatted):  # the drives were released
         pass
 
@@ -726,7 +726,7 @@ def test_a_device_that_failed_keeps_no_drive(formatted, caplog):
     with caplog.at_level(logging.WARNING, "spillway"):
         store.close()
     assert "device-side assert" in caplog.text
-    assert not rig.table.pinned
+    assert not rig.table.pins
     with spillway.Store(formatted):
         pass
 

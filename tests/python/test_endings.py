@@ -456,7 +456,7 @@ def test_a_child_of_fork_trains_as_without(store):
 
 
 def test_parameters_that_do_not_exist_yet(store):
-    model = nn.Sequential(nn.LazyLinear(100), nn.Tanh(), nn.LazyLinear(10))
+    model = nn.Sequential(nn.LazyLinear(100), nn.Tanh(), nn.LazyLinear(10), nn.LazyBatchNorm1d())
     off = offload_all(store, model)
     with off:
         model(torch.randn(8, 50)).sum().backward()

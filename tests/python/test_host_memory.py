@@ -4,7 +4,6 @@
 import gc
 import io
 import logging
-import os
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ import spillway.torch
 from conftest import make_store
 from offloading import (RAISED, Layers, Nothing, Save, assert_same_run, left_in, same_bits, trained,
                         with_sizes)
-from spillway._gpu import free_memory, host_memory
+from spillway._gpu import host_memory
 from streams import Table, host_is_device
 
 MIB = 1 << 20
@@ -30,7 +29,7 @@ class Refusing(Table):
 
     def pin(self, device, address, length):
         self.tried.append(length)
-        if length > self.at_once or length + sum(self.pinned.values()) > self.in_all:
+        if length > self.at_once or length + sum(self.pins.values()) > self.in_all:
             raise RuntimeError("the system pins no more")
         super().pin(device, address, length)
 
@@ -52,7 +51,7 @@ def offload():
     for off in made:
         table = off._session.device.table
         off.close()
-        assert not table.pinned
+        assert not table.pins
 
 
 def drawn():
@@ -217,9 +216,9 @@ def test_closed_with_copies_in_it(offload):
     table = off._session.device.table
     with off:
         y = torch.randn(300, 300, requires_grad=True).exp().sum()
-    assert off.stats().host_bytes > 0 and table.pinned
+    assert off.stats().host_bytes > 0 and table.pins
     off.close()
-    assert not table.pinned
+    assert not table.pins
     with pytest.raises(RAISED, match="Errno 9. the tensor cache is closed"):
         y.backward()
 
@@ -305,7 +304,7 @@ def test_not_more_than_is_free(offload, monkeypatch, caplog):
 def test_ctrl_c_while_it_is_pinned(offload):
     class Interrupted(Table):
         def pin(self, device, address, length):
-            if self.pinned:
+            if self.pins:
                 raise KeyboardInterrupt
             if length > 32 * MIB:
                 raise RuntimeError("the system pins no more")
@@ -315,13 +314,13 @@ def test_ctrl_c_while_it_is_pinned(offload):
     table = Interrupted()
     with pytest.raises(KeyboardInterrupt):
         host_is_device(off, table)
-    assert not table.pinned and off.stats().host_memory_bytes == 0
+    assert not table.pins and off.stats().host_memory_bytes == 0
     off.close()
 
 
 def test_a_watching_cache_pins_nothing(offload):
     off = offload(layers(), None, mode="observe")
-    assert not off._session.device.table.pinned
+    assert not off._session.device.table.pins
     run = trained(off._model, drawn(), lambda model: off)
     assert_same_run(run, trained(layers(), drawn()))
     assert off.stats().bytes_copied == 0
@@ -350,44 +349,3 @@ def test_a_model_without_a_device_is_told(caplog):
         text = io.StringIO()
         off.report(text)
     assert "hint: host_bytes had no use" in text.getvalue()
-
-
-# ---- What is free --------------------------------------------------------------------------------
-
-
-def machine(folder, groups, **files):
-    (folder / "proc/self").mkdir(parents=True)
-    (folder / "proc/meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    5000 kB\n")
-    (folder / "proc/self/cgroup").write_text(groups)
-    for name, text in files.items():
-        path = folder / "sys/fs/cgroup" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return folder
-
-
-def test_free_without_groups(folder):
-    assert free_memory.free_memory(machine(folder, "")) == 5000 << 10
-    os.remove(folder / "proc/self/cgroup")
-    assert free_memory.free_memory(folder) == 5000 << 10
-
-
-def test_free_in_a_group_of_version_2(folder):
-    """The least of all groups around it, with what the system can take back of its files."""
-    root = machine(folder, "0::/a/b\n", **{
-        "memory.stat": "", "a/memory.max": "4000000\n", "a/memory.current": "3000000\n",
-        "a/memory.stat": "anon 7\ninactive_file 200000\n", "a/b/memory.max": "max\n",
-        "a/b/memory.current": "2900000\n"})
-    assert free_memory.free_memory(root) == 1_200_000
-    (root / "sys/fs/cgroup/a/b/memory.max").write_text("2800000\n")
-    assert free_memory.free_memory(root) == 0
-
-
-def test_free_in_a_group_of_version_1(folder):
-    root = machine(folder, "5:cpu,memory:/x\n1:name=systemd:/y\n", **{
-        "memory/memory.limit_in_bytes": "9223372036854771712\n",
-        "memory/memory.usage_in_bytes": "1\n",
-        "memory/x/memory.limit_in_bytes": "3000000\n",
-        "memory/x/memory.usage_in_bytes": "2000000\n",
-        "memory/x/memory.stat": "inactive_file 1\ntotal_inactive_file 500000\n"})
-    assert free_memory.free_memory(root) == 1_500_000

@@ -379,6 +379,7 @@ def test_what_it_did_is_told_when_it_is_closed(formatted, caplog, capsys, closes
         line for line in before if "wear" not in line]
     lines = [record.getMessage() for record in caplog.records if record.name == "spillway"]
     assert len(lines) == 1 and "Layers, mode 'spill': activations" in lines[0]
+    assert lines[0].endswith(" 1 steps")
 
 
 # ---- Progress ------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import spillway
 import spillway.torch
-from offloading import equal, gradients_of, left_in, same_bits
+from offloading import assert_same_run, equal, gradients_of, left_in, same_bits, trained
 from spillway._core import torch_compat
 from spillway._recompute import operations, recompute, watch
 from spillway._recompute.expressions import Call, Leaf, Rows
@@ -292,7 +292,7 @@ def test_nothing_but_the_chosen_is_held():
     off = offload_of(model)
     train(model, off)
     operations_ = off._operations
-    assert not operations_._packed and not operations_._tensors and not operations_._frames
+    assert not operations_._packed and not operations_._held and not operations_._frames
 
 
 def test_accumulated_gradients():
@@ -631,6 +631,26 @@ def test_conjugated_numbers():
         return torch.view_as_real((z * z).resolve_conj()).flatten(-2)
 
     same(Between(operation))
+
+
+@pytest.mark.parametrize("layout", ["strided", "jagged"])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors(layout):
+    """Those of the strided layout have no strides."""
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
+
+    def loss_of(model, x):
+        parts = list(x.unbind())
+        y = model(torch.nested.nested_tensor(parts, layout=getattr(torch, layout)))
+        return y.to_padded_tensor(0.0).square().mean()
+
+    def run(off_of=None):
+        torch.manual_seed(2)
+        ours = copy.deepcopy(model)
+        return trained(ours, lambda: torch.randn(3, ROWS, WIDTH), off_of, loss_of, steps=STEPS,
+                       optimizer=torch.optim.SGD(ours.parameters(), lr=0.05))
+
+    assert_same_run(run(offload_of), run())
 
 
 def test_a_model_on_meta():

@@ -448,7 +448,7 @@ def test_arguments_of_methods_are_not_taken_for_others():
         tiled.commit(keep_previous="no")
     with raises(TypeError, "step must be a number, not a bool"):
         tiled.commit(step=True)
-    assert store.committed is None
+    assert store.durable is None
     with raises(TypeError, "store must be an open spillway.Store, not '/dev/nvme0n1'"):
         spillway.torch.Optimizer(torch.optim.AdamW, params, "/dev/nvme0n1")
 
@@ -645,7 +645,7 @@ def test_commits_by_themselves():
     for _ in range(5):
         give_grads(ours)
         tiled.step()
-        numbers.append(store.committed and store.committed[0])
+        numbers.append(store.durable and store.durable[0])
     assert numbers == [None, 2, 2, 4, 4]
     tiled.close()
     assert over(ours, store=store).resume() == (4, {"at": 4})
@@ -657,7 +657,7 @@ def test_what_cannot_go_with_a_commit_is_named():
     tiled = over(ours, store=store)
     with raises(TypeError, r"extra\['a'\]\[1\] is a function"):
         tiled.commit(extra={"a": [1, lambda: 1]})
-    assert store.committed is None
+    assert store.durable is None
 
 
 def test_a_commit_of_another_optimizer_changes_nothing():
@@ -668,7 +668,7 @@ def test_a_commit_of_another_optimizer_changes_nothing():
     tiled.step()
     tiled.commit()
     tiled.close()
-    committed = copy.deepcopy(store.committed)
+    committed = copy.deepcopy(store.durable)
     before = [param.detach().clone() for param in others]
 
     def refused(words, params=others, cls=torch.optim.Adam):
@@ -680,10 +680,10 @@ def test_a_commit_of_another_optimizer_changes_nothing():
     refused("it is of torch.optim.adam.Adam, and this is .*NAdam", cls=torch.optim.NAdam)
     for params in (others[:1], [*others, torch.nn.Parameter(torch.zeros(3))], others[::-1]):
         refused("other records|another shape", params)
-    store.committed = committed[0], committed[1], committed[2][:50]
+    store.durable = committed[0], committed[1], committed[2][:50]
     refused("is not of an optimizer")
     assert_same([param.detach() for param in others], before)
-    store.committed = committed
+    store.durable = committed
     other = over(others, torch.optim.Adam, store)
     assert other.resume().step == 1
     assert_same(ours, others)

@@ -360,7 +360,7 @@ def test_a_commit_is_resumed_with_either_kind(name, options, before, after):
         assert_same(of(again), of(plain))
         again.commit()
         assert all(name.startswith(("compact/", "parameters/") if kind == "compact" else "state/")
-                   for name in store.committed[1])
+                   for name in store.durable[1])
         again.close()
 
 
@@ -374,7 +374,7 @@ def test_a_conversion_that_ends_early_is_begun_anew(before, after):
         give_grads(ours)
         first.step()
     first.commit()
-    wanted, committed = of(first), store.committed
+    wanted, committed = of(first), store.durable
     first.close()
     for calls in range(1, 100):
         again = over(others, store=store, masters=after)
@@ -384,7 +384,7 @@ def test_a_conversion_that_ends_early_is_begun_anew(before, after):
             again.resume()
             break
         except OSError:
-            assert store.committed is committed
+            assert store.durable is committed
             with pytest.raises(RuntimeError, match="not whole any more"):
                 again.step()
         again.close()
@@ -443,11 +443,11 @@ def test_a_commit_without_masters_is_another(before, after):
     first.step()
     first.commit()
     first.close()
-    committed = store.committed
+    committed = store.durable
     again = over(ours, muon, store, masters=after)
     with pytest.raises(OSError, match="other records|another shape"):
         again.resume()
-    assert store.committed is committed
+    assert store.durable is committed
 
 
 @pytest.mark.parametrize("masters", ["compact", True])

@@ -448,7 +448,7 @@ def test_a_commit_does_not_have_them(gradients):
         pair.step()
     pair.backward()
     pair.optimizer.commit()
-    assert not any("gradient" in name for name in store.committed[1])
+    assert not any("gradient" in name for name in store.durable[1])
     theirs, state = copy.deepcopy(pair.theirs), copy.deepcopy(pair.plain.state_dict())
     pair.backward()
     pair.step(zero=False)

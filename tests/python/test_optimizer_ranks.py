@@ -50,7 +50,7 @@ def parts(folder):
 # ---- Processes -----------------------------------------------------------------------------------
 
 
-def begin(rank, meeting, function, before):
+def begin(rank, count, meeting, function, before):
     """In a child, which ends here."""
     status = 1
     try:
@@ -58,7 +58,7 @@ def begin(rank, meeting, function, before):
         torch.set_num_threads(1)  # those of the parent's are not here, and would be waited for
         before(rank)
         torch.distributed.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank,
-                                             world_size=RANKS)
+                                             world_size=count)
         function(rank)
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
@@ -69,17 +69,17 @@ def begin(rank, meeting, function, before):
         os._exit(status)
 
 
-def run_ranks(folder, function, before=lambda rank: None, seconds=None):
+def run_ranks(folder, function, before=lambda rank: None, seconds=None, count=RANKS):
     """``function(rank)`` in each. Return: how each ended; all are dead then.
 
     :param seconds: they are killed then
     """
     meeting = folder / f"meeting{next(numbers)}"
     children = []
-    for rank in range(RANKS):
+    for rank in range(count):
         child = os.fork()
         if child == 0:
-            begin(rank, meeting, function, before)
+            begin(rank, count, meeting, function, before)
         children.append(child)
     ends = [os.pidfd_open(child) for child in children]
     try:
@@ -108,14 +108,14 @@ def run_ranks(folder, function, before=lambda rank: None, seconds=None):
     return statuses
 
 
-def together(folder, function, **options):
+def together(folder, function, count=RANKS, **options):
     """What the function returns on each rank."""
-    results = [folder / f"result{rank}" for rank in range(RANKS)]
+    results = [folder / f"result{rank}" for rank in range(count)]
 
     def saved(rank):
         results[rank].write_bytes(pickle.dumps(function(rank)))
 
-    assert run_ranks(folder, saved, **options) == [0] * RANKS
+    assert run_ranks(folder, saved, count=count, **options) == [0] * count
     return [pickle.loads(result.read_bytes()) for result in results]
 
 
@@ -830,6 +830,11 @@ def test_a_rank_with_the_partition_of_another_or_none(folder, parts):
 # ---- Which commit --------------------------------------------------------------------------------
 
 
+def had(info):
+    """Two numbers, of the same ranks."""
+    return {number: None for number in info or () if number is not None}
+
+
 @pytest.mark.parametrize("infos, number", [
     ([(5, None), (5, None)], 5),
     ([(5, 3), (3, None)], 3),
@@ -844,9 +849,9 @@ def test_a_rank_with_the_partition_of_another_or_none(folder, parts):
     ([(5, None)], 5),
 ])
 def test_the_newest_that_all_have(infos, number):
-    infos = [info and CommitInfo(*info) for info in infos]
-    assert common_commit(infos) == number
-    assert common_commit(infos[::-1]) == number
+    all_have = [had(info) for info in infos]
+    assert common_commit(all_have, len(all_have)) == (number, len(all_have))
+    assert common_commit(all_have[::-1], len(all_have)) == (number, len(all_have))
 
 
 @pytest.mark.parametrize("infos, words", [
@@ -857,7 +862,7 @@ def test_the_newest_that_all_have(infos, number):
 def test_nothing_in_common_is_an_error(infos, words):
     """And not a reason to start over: what some ranks have would be lost."""
     with pytest.raises(spillway.SpillwayError, match=words) as caught:
-        common_commit([info and CommitInfo(*info) for info in infos])
+        common_commit([had(info) for info in infos], len(infos))
     assert caught.value.errno == errno.ENODATA
 
 

@@ -5,6 +5,7 @@ import copy
 import errno
 import gc
 import io
+import os
 import pickle
 import random
 import sys
@@ -20,13 +21,14 @@ import spillway.torch
 from conftest import SEED, emptied, make_store
 from offloading import equal, gradients_of, offload_all
 from spillway._params import materialize
-from spillway._params.parameters import place_in
-from spillway._params.residency import ABSENT, RESIDENT
+from spillway._params.parameters import Parameters, place_in
+from spillway._params.residency import ABSENT, RESIDENT, Place
 
 ABLE = materialize._storage_uses is not None
 needs = pytest.mark.skipif(not ABLE, reason="this PyTorch counts no uses of storages: 2.1 does")
 WIDTH = 160  # a matrix is 100 KiB
 VOCABULARY = 120
+LITTLE = 2 * 4 * WIDTH * WIDTH * 4  # bytes of the two largest parameters
 
 
 class Block(nn.Module):
@@ -286,6 +288,34 @@ def test_a_parameter_that_gets_other_memory(tight):
 
 
 @needs
+def test_parameters_shared_between_processes_stay_in_memory(store):
+    """PyTorch cannot resize such a storage again: its process would end."""
+    plain = made()
+    expected = train(plain, torch.optim.SGD(plain.parameters(), 0.01), range(6))
+    model = made()
+    with on_drives(store, model) as off:
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        found = train(model, optimizer, range(2), off)
+        model.share_memory()
+        assert all(param.is_shared() for param in model.parameters())
+        found += train(model, optimizer, range(2, 4), off)
+        written = off.parameter_stats().bytes_written
+        found += train(model, optimizer, range(4, 6), off)
+        assert off.parameter_stats().bytes_written == written
+        assert found == expected and not absent(model)
+        assert_same(model, plain)
+        first = next(model.parameters())
+        memory = first.detach().numpy()
+        child = os.fork()
+        if child == 0:
+            memory[...] = 0
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0 and not first.any()
+        del memory
+        off.parameters_to_memory()
+
+
+@needs
 def test_a_change_after_it_was_saved_raises_as_in_pytorch(tight):
     ours, off = tight
     with off:
@@ -364,7 +394,8 @@ def test_materialize_makes_the_same_model_in_little_memory(store):
     assert torch.equal(after, torch.rand(1))
     assert_same(ours, theirs)
     off = on_drives(store, ours)
-    assert off.parameter_stats().memory_bytes_over == 0
+    stats = off.parameter_stats()
+    assert stats.memory_bytes_over == 0, stats
     for model in (ours, theirs):
         torch.manual_seed(1)
         with off if model is ours else torch.enable_grad():
@@ -468,16 +499,38 @@ def test_an_interrupt_while_memory_is_exchanged(store):
 
 
 @needs
-def test_scopes_that_are_computed_again(store):
-    """In the backward pass a scope's forward function runs without its module's hooks."""
+@pytest.mark.parametrize("recompute", [lambda name, module: True, "auto", "operations"],
+                         ids=["asked for", "auto", "operations"])
+def test_what_is_computed_again_holds_no_parameters(store, recompute):
+    """In the backward pass a scope's forward function runs without its module's hooks. Neither that
+    nor the step in which it is tried takes more memory than two parameters."""
     ours, theirs = made(dropout=0.0), made(dropout=0.0)
-    off = on_drives(store, ours, mode="fastest", recompute=lambda name, module: True)
+    off = on_drives(store, ours, limit=LITTLE, mode="fastest", recompute=recompute)
     off._session.discards_all = True
-    for step in range(3):
+    for step in range(6):
         for model in (ours, theirs):
             model.zero_grad()
             with off if model is ours else torch.enable_grad():
                 loss_of(model, step).backward()
         assert equal(gradients_of(ours), gradients_of(theirs))
-    assert off.stats().scopes_again > 0
+    assert off.stats().tensors_given_up > 0
+    stats = off.parameter_stats()
+    assert stats.memory_bytes_over == 0, stats
     off.parameters_to_memory()
+
+
+@needs
+def test_what_comes_ahead_of_its_use_leaves_for_another(store, monkeypatch):
+    """Of drives that are slow, where the next use is not the one that was expected."""
+    monkeypatch.setattr(Place, "has_ended", lambda place: not place.request.value)
+    params = [nn.Parameter(torch.full((WIDTH, WIDTH), float(number))) for number in range(5)]
+    owner = Parameters(store, 2 * WIDTH * WIDTH * 4)
+    for number, param in enumerate(params):
+        assert owner.adopt(param, str(number))
+    owner.expect([place_in(param) for param in params])
+    for one, other in (0, 3), (1, 4), (2, 0):
+        assert bool((params[one] == one).all())  # the next one is coming
+        assert bool((params[one] + params[other] == one + other).all())
+    stats = owner.stats()
+    assert stats.reads_ahead > 0 and stats.memory_bytes_over == 0, stats
+    owner.to_memory()

@@ -168,13 +168,17 @@ def test_another_type_than_the_optimizer_knows_is_not_committed(formatted):
             optimizer.commit(step=2)
 
 
+def small(dtype):
+    torch.manual_seed(5)
+    return GPT(2, dropout=0.0).to(dtype)
+
+
 @pytest.mark.parametrize("masters", [False, True, "compact"],
                          ids=["float32", "masters", "compact"])
 def test_they_leave_as_a_file_and_come_back(formatted, folder, masters):
     """Into a model whose parameters are on drives as well."""
     def make():
-        torch.manual_seed(5)
-        return GPT(2, dropout=0.0).bfloat16() if masters else GPT(2, dropout=0.0)
+        return small(torch.bfloat16 if masters else torch.float32)
 
     path = folder / "model"
     with opened(formatted) as store:
@@ -204,19 +208,15 @@ def test_they_leave_as_a_file_and_come_back(formatted, folder, masters):
                                    ("compact", True)])
 def test_masters_and_a_mirror(formatted, kinds):
     """bfloat16 parameters with masters, each on two drives: without one drive all is there."""
-    def make():
-        torch.manual_seed(5)
-        return GPT(2, dropout=0.0).bfloat16()
-
     with opened(formatted) as store:
-        model = make()
+        model = small(torch.bfloat16)
         off, optimizer = both(store, model, masters=kinds[0], copies=2)
         train(model, optimizer, range(2), off)
         optimizer.commit()
         expected = train(model, optimizer, range(2, 4), off)
         off.parameters_to_memory()
     with opened(formatted[1:]) as store:
-        other = make()
+        other = small(torch.bfloat16)
         off, optimizer = both(store, other, masters=kinds[1], copies=2)
         assert optimizer.resume().step == 2
         assert train(other, optimizer, range(2, 4), off) == expected
@@ -225,17 +225,13 @@ def test_masters_and_a_mirror(formatted, kinds):
 
 @pytest.mark.parametrize("masters", [True, "compact"])
 def test_parameters_that_a_commit_had_in_memory_are_not_taken_for_empty(formatted, masters):
-    def make():
-        torch.manual_seed(5)
-        return GPT(2, dropout=0.0).bfloat16()
-
     with opened(formatted) as store:
-        model = make()
+        model = small(torch.bfloat16)
         optimizer = over(store, model, masters=True)
         train(model, optimizer, range(1))
         optimizer.commit()
     with opened(formatted) as store:
-        model = make()
+        model = small(torch.bfloat16)
         wanted = [param.detach().clone() for param in model.parameters()]
         _, optimizer = both(store, model, masters=masters)
         with pytest.raises(spillway.SpillwayError) as caught:

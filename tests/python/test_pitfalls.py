@@ -156,6 +156,25 @@ def test_hooks_are_disabled(off, caplog):
     assert off.stats().offers == 1
 
 
+@pytest.mark.skipif(not hasattr(torch.autograd.graph, "allow_mutation_on_saved_tensors"),
+                    reason="this PyTorch cannot")
+def test_saved_tensors_may_be_modified(off, caplog):
+    """Hooks inside of the context that allows it would take them from that."""
+    x = torch.randn(1000, requires_grad=True)
+    with torch.autograd.graph.allow_mutation_on_saved_tensors():
+        with caplog.at_level(logging.WARNING, "spillway"), off:
+            y = x.exp()
+            z = y.sin()
+            y.mul_(2)
+            z.sum().backward()
+    assert torch.equal(x.grad, x.detach().exp().cos() * x.detach().exp())
+    assert "everything is kept in memory" in caplog.text
+    assert off.stats().offers == 0
+    with off:
+        x.exp().sum().backward()
+    assert off.stats().offers == 1
+
+
 def test_disabling_hooks_inside_is_refused_by_pytorch(off):
     x = torch.randn(1000, requires_grad=True)
     with off:

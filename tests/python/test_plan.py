@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from spillway.plan.__main__ import free_memory, main
+from spillway.plan.__main__ import main
 from spillway.plan import KINDS, Machine, Model, optimizer_of, plan, transformer
 
 GIB = 1 << 30
@@ -64,7 +64,7 @@ def test_bytes_of_a_step_are_those_of_the_manual():
     assert (answer["optimizer"].read_bytes, answer["optimizer"].written_bytes) == (state, state)
     assert answer["optimizer"].drive_bytes == 2 * state
     assert answer["gradients"].written_bytes == 2 * 2 * 1000 ** 3
-    assert answer["parameters"].read_bytes == 2 * 2 * 2 * 1000 ** 3
+    assert answer["parameters"].read_bytes == (2 * 2 + 1) * 2 * 1000 ** 3
     assert answer["activations"].read_bytes == 2 * 40 * GIB
     with pytest.raises(ValueError, match="'weights' is none of"):
         plan(MODEL, optimizer_of("adamw", 2), MACHINE, ("weights",))
@@ -185,8 +185,13 @@ def test_the_page(words, wanted, capsys):
     (["--tflops", "1", "--model", "layers=0,hidden=1"], "above 0"),
     (["--tflops", "1", "--model", "layers=1,hidden=1", "--memory", "lots"], "a size"),
     (["--tflops", "1", "--model", "layers=1,hidden=1", "--on-drives", "all"], "none of"),
+    *((["--model", "layers=1,hidden=1", rate, "0"], "above 0")
+      for rate in ("--read", "--write", "--bus")),
     (["--tflops", "1", "--model", "layers=1,hidden=1", "--optimizer", "muon"], "adamw"),
     (["--tflops", "1", "--model", "layers=1,hidden=1", "--micro-batches", "0"], "least 1"),
+    (["--tflops", "1", "--model", "layers=1,hidden=1,element-bytes=0"], "element-bytes must be"),
+    (["--tflops", "1", "--model", "layers=1,hidden=1,sequence=0"], "sequence must be above 0"),
+    (["--device", "24GB", "--micro-batches", "0"], "least 1"),
 ])
 def test_wrong_words_are_explained(words, wanted, capsys):
     try:
@@ -194,6 +199,93 @@ def test_wrong_words_are_explained(words, wanted, capsys):
     except SystemExit as ended:
         status = ended.code
     assert status == 2 and wanted in capsys.readouterr().err
+
+
+GPU = Machine(64 * GIB, 4 << 40, 10e9, 5e9, 1e14, 1e15, 24 * GIB, 25e9)
+
+
+def placed(answer):
+    return {row.kind: row.place for row in answer.rows}
+
+
+def test_places_on_a_machine_with_a_device():
+    """What a step waits for least; less of the device's memory never makes it shorter."""
+    adamw, before = optimizer_of("adamw", 2), 0.0
+    for device, wanted in (
+            (64, dict.fromkeys(KINDS, "device")),
+            (24, {**dict.fromkeys(KINDS, "device"), "activations": "host"}),
+            (10, {"parameters": "device", "gradients": "device", "optimizer": "drives",
+                  "activations": "host"}),
+            (5, {**dict.fromkeys(KINDS, "drives"), "activations": "host"})):
+        answer = plan(MODEL, adamw, dataclasses.replace(GPU, device_bytes=device * GIB))
+        assert placed(answer) == wanted, device
+        assert answer.fits and answer.device_bytes <= device * GIB
+        assert answer.step_seconds >= before
+        before = answer.step_seconds
+    small = dataclasses.replace(GPU, device_bytes=5 * GIB, memory_bytes=10 * GIB)
+    assert placed(plan(MODEL, adamw, small)) == dict.fromkeys(KINDS, "drives")
+    # Those of one pass are stepped as they come.
+    once = plan(dataclasses.replace(MODEL, micro_batches=1), adamw, small)
+    assert placed(once) == dict.fromkeys(KINDS, "drives") | {"gradients": "host"}
+    gradients = rows_of(once)["gradients"]
+    assert gradients.memory_bytes < gradients.bytes and gradients.written_bytes == 0
+    assert gradients.bus_out_bytes == gradients.bytes
+
+
+def test_what_passes_the_bus():
+    """Parameters twice a pass, gradients and activations once, new parameters of the host once."""
+    adamw, size = optimizer_of("adamw", 2), 2 * 1000 ** 3
+
+    def of(*kinds):
+        return rows_of(plan(MODEL, adamw, GPU, kinds))
+
+    found = of("optimizer")
+    assert (found["parameters"].bus_in_bytes, found["gradients"].bus_out_bytes) == (size, size)
+    found = of("optimizer", "gradients")
+    assert found["gradients"].bus_out_bytes == 2 * size
+    found = of("optimizer", "parameters")
+    assert found["parameters"].bus_in_bytes == 4 * size
+    assert found["parameters"].read_bytes == 5 * size
+    one = dataclasses.replace(MODEL, micro_batches=1)
+    once = plan(one, adamw, GPU, ("optimizer", "parameters"))
+    assert rows_of(once)["parameters"].read_bytes == 2 * size
+    assert found["parameters"].written_bytes == size
+    assert found["parameters"].device_bytes == 200 << 20
+    found = of("optimizer", "activations")["activations"]
+    assert found.bus_in_bytes == found.bus_out_bytes == found.read_bytes == 2 * 40 * GIB
+    with pytest.raises(ValueError, match="the optimizer is on drives, too"):
+        of("gradients")
+
+
+def test_what_bounds_a_step_on_a_device():
+    adamw = optimizer_of("adamw", 2)
+    slow_bus = dataclasses.replace(GPU, bus_rate=1e8)
+    answer = plan(MODEL, adamw, slow_bus, ("optimizer",))
+    assert answer.bound == "bus" and answer.step_seconds == answer.bus_seconds > 100
+    slow_host = dataclasses.replace(GPU, host_rate=1e8)
+    answer = plan(MODEL, adamw, slow_host, ("optimizer",))
+    assert answer.bound == "host" and answer.step_seconds == pytest.approx(120)
+    none = dataclasses.replace(GPU, device_bytes=GIB, memory_bytes=GIB)
+    answer = plan(MODEL, adamw, none)
+    assert answer.missing_device_bytes > 0 and not answer.fits
+
+
+def test_sizes_of_models_for_a_device(capsys):
+    words = ["--device", "24GB", "--memory", "64GiB", "--drive-size", "2TB", "--tflops", "80"]
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "2,048 tokens in a step" and len(lines) == 3 + 7
+    assert lines[3].startswith("  1.3B ") and lines[3].endswith("nothing")
+    assert "of room on drives are missing" in lines[-1]
+    assert max(map(len, lines)) <= 100
+    assert main([*words, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert [one["fits"] for one in said] == [True] * 6 + [False]
+    assert main([*words, "--model", "layers=32,hidden=4096"]) == 0
+    out = capsys.readouterr().out
+    assert "tokens per second" in out and "TB a day" in out and "on GPU" in out
+    assert main(["--device", "1GB", "--memory", "1GiB", "--model", "layers=32,hidden=4096"]) == 1
+    assert "of the GPU's memory are missing" in capsys.readouterr().out
 
 
 @needs_meta
@@ -208,14 +300,3 @@ def test_modules_that_are_none(name, inputs, wanted, capsys):
     words = [word for shape in inputs for word in ("--input", shape)]
     assert main([name, *words, "--tflops", "1"]) == 2
     assert wanted in capsys.readouterr().err
-
-
-def test_free_memory_is_at_most_what_the_group_may_use(folder):
-    (folder / "proc").mkdir()
-    (folder / "sys/fs/cgroup").mkdir(parents=True)
-    (folder / "proc/meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:    5000 kB\n")
-    assert free_memory(folder) == 5000 << 10
-    (folder / "sys/fs/cgroup/memory.max").write_text("max\n")
-    assert free_memory(folder) == 5000 << 10
-    (folder / "sys/fs/cgroup/memory.max").write_text("1000000\n")
-    assert free_memory(folder) == 1000000

@@ -13,6 +13,7 @@ from torch import nn
 import spillway.torch
 from offloading import Layers, Save, assert_same_run, left_in, trained
 from spillway._core.torch_compat import innermost_hooks
+from spillway._offload.resting import call_of
 
 if not hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"):
     pytest.skip("this PyTorch does not tell which hooks are innermost: no step rests",
@@ -130,6 +131,25 @@ def test_another_state_is_seen(store, what):
         model.train(what != "train")
         assert step(off, model)
     model.train()
+    assert not step(off, model)
+    off.close()
+
+
+def test_another_thread_gets_no_hooks(store):
+    """It calls the model in a way of its own, and this thread's steps go on to rest."""
+    model, off = rested(store)
+    found = []
+
+    def other():
+        model(batch(3)).sum().backward()
+        found.append(innermost_hooks())
+
+    with off:
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        model(batch()).sum().backward()
+    assert found == [None] and innermost_hooks() is None
     assert not step(off, model)
     off.close()
 
@@ -314,4 +334,101 @@ def test_without_drives(recompute):
     for _ in range(30):
         step(off, model)
     assert not all(model.seen)
+    off.close()
+
+
+CALLS = {
+    "two tensors": lambda: ((batch(), batch(3, dtype=torch.float64)), {}),
+    "keywords": lambda: ((batch(),), {"mask": batch(), "flag": True, "name": "a", "none": None}),
+    "nested": lambda: ((batch(), [batch(), (1, 2.5)]), {"more": {"a": batch(5), "b": []}}),
+    "numbers": lambda: ((batch(), 3, 10 ** 30, 0.25, "word"), {}),
+}
+
+
+def changed(args, kwargs):
+    """Other calls that differ in one thing."""
+    yield args[:-1], kwargs
+    yield (*args, None), kwargs
+    yield args, {**kwargs, "another": 1}
+    if kwargs:
+        first = next(iter(kwargs))
+        yield args, {key: thing for key, thing in kwargs.items() if key != first}
+        yield args, {**kwargs, first: "other"}
+    tensors = batch(7), batch(dtype=torch.float16), batch(requires_grad=True)
+    for other in (*tensors, 7, 3.0, True, "x", [], {}, torch.empty(2, 8, device="meta"),
+                  nn.Parameter(batch()), object()):
+        yield (other, *args[1:]), kwargs
+        yield (*args[:-1], other), kwargs
+
+
+@pytest.mark.parametrize("what", CALLS)
+def test_c_knows_the_same_calls(store, what):
+    """It says no, or what the package says; and yes to what the package has just found."""
+    model, off = rested(store)
+    resting, (args, kwargs) = off._resting, CALLS[what]()
+
+    def knows(known, args, kwargs):
+        resting.steps, resting.last, resting.call = 1, False, known
+        return resting.rests(model, args, kwargs)
+
+    with off:
+        kind = call_of(model, args, kwargs)
+        assert knows(kind, *CALLS[what]())
+        for other_args, other_kwargs in changed(args, kwargs):
+            known = knows(kind, other_args, other_kwargs)
+            assert known == (call_of(model, other_args, other_kwargs) == kind)
+        assert not knows(None, args, kwargs) and not knows(kind[:3], args, kwargs)
+        assert not knows((kind[0], kind[1], not kind[2], None), args, kwargs)
+        with torch.no_grad():
+            assert not knows(kind, args, kwargs)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert not knows(kind, args, kwargs)
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+            assert not knows(kind, args, kwargs)
+    assert not knows(kind, args, kwargs)
+    off.close()
+
+
+def test_it_is_not_left_within_a_backward_pass(store):
+    model, off = rested(store)
+    errors = []
+
+    def leave(grad):
+        try:
+            off.__exit__(None, None, None)
+        except RuntimeError as error:
+            errors.append(error)
+
+    with off:
+        y = model(batch())
+        y.register_hook(leave)
+        y.sum().backward()
+        assert len(errors) == 1 and model._forward_pre_hooks
+    assert not model._forward_pre_hooks and not model.seen[-1]
+    assert not step(off, model)
+    off.close()
+
+
+def test_it_is_left_once(store):
+    model, off = rested(store)
+    step(off, model)
+    with pytest.raises(RuntimeError):
+        off.__exit__(None, None, None)
+    with off:
+        with pytest.raises(RuntimeError):
+            off.__enter__()
+        thread_errors = []
+
+        def leave():
+            try:
+                off.__exit__(None, None, None)
+            except RuntimeError as error:
+                thread_errors.append(error)
+
+        thread = threading.Thread(target=leave)
+        thread.start()
+        thread.join()
+        assert len(thread_errors) == 1
+        model(batch()).sum().backward()
+    assert not model.seen[-1] and not model._forward_pre_hooks
     off.close()

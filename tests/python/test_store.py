@@ -296,3 +296,34 @@ def test_errors_name_arguments_of_python(formatted):
     assert "--" not in str(caught.value)
     with pytest.raises(spillway.SpillwayError, match="smaller chunk_bytes=|fewer partitions="):
         spillway.format_store(formatted, force=True, partitions=256, chunk_bytes="4MiB")
+
+
+def test_a_partition_that_is_open_is_read(folder):
+    """What it has committed; the partition is locked as before, and its lock is not given up with
+    the reader's end."""
+    drives = make_store(folder, 2, 64 << 20, partitions=3)
+    content = random.Random(5).randbytes(3 << 20)
+    shared = {"read_only": True, "shared": True, "arena_bytes": 1 << 20}
+    with spillway.Store(drives, partition=1) as store:
+        store.commit([store.put(content)], 5, b"record")
+        with spillway.Store(drives, partition=1, commit=5, **shared) as reader, \
+                spillway.Store(drives, partition=1, **shared) as other:
+            record, ((thing, length),) = reader.restored()
+            assert record == b"record" and reader.get(thing, length) == content
+            assert "read only" in error_of(errno.EROFS, reader.put, b"-")
+            store.commit([store.put(bytes(length))], 6, b"later")
+            assert other.committed.number == 5
+        assert spillway.committed(drives, 1).number == 6
+        child = os.fork()
+        if child == 0:
+            try:
+                spillway.Store(drives, partition=1)
+            except OSError as error:
+                os._exit(error.errno)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == errno.EBUSY
+    assert "partition 3 does not exist" in error_of(errno.EINVAL, spillway.Store, drives,
+                                                    partition=3, **shared)
+    for options in ({"partition": None, "read_only": True}, {"partition": 0}):
+        assert "shared is for" in error_of(errno.EINVAL, spillway.Store, drives, shared=True,
+                                           **options)

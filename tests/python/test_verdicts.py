@@ -7,7 +7,7 @@ import torch
 
 from spillway._recompute import recompute
 from spillway._core import torch_compat
-from spillway._core.checksums import checksums_of
+from spillway._gpu.checksums import checksums_of
 
 pytestmark = pytest.mark.skipif(torch_compat.is_before(recompute.OLDEST),
                                 reason="this PyTorch cannot recompute")

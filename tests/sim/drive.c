@@ -159,6 +159,22 @@ void sim_drive_write(struct sim_drive *drive, uint64_t offset, const void *bytes
 	memcpy(drive->truth + offset, bytes, len);
 }
 
+uint8_t *sim_drive_image(const struct sim_drive *drive)
+{
+	uint8_t *image = malloc(drive->geometry.size_bytes);
+
+	if (!image)
+		abort();
+	memcpy(image, drive->medium, drive->geometry.size_bytes);
+	return image;
+}
+
+void sim_drive_put_back(struct sim_drive *drive, uint8_t *image)
+{
+	sim_drive_write(drive, 0, image, drive->geometry.size_bytes);
+	free(image);
+}
+
 /* ---- Bytes ---- */
 
 /*

@@ -180,6 +180,10 @@ void sim_disarm(unsigned drive);
 
 /* Put bytes there, without faults. */
 void sim_drive_write(struct sim_drive *drive, uint64_t offset_bytes, const void *bytes, size_t len);
+/* All its bytes; for sim_drive_put_back(): as if it had been away since. */
+uint8_t *sim_drive_image(const struct sim_drive *drive);
+/* Frees @image. */
+void sim_drive_put_back(struct sim_drive *drive, uint8_t *image);
 
 /* How long it is now, as the drive reports it. */
 uint64_t sim_ask_size(struct sim_drive *drive);

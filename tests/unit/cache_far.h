@@ -120,9 +120,39 @@ static inline void state_is(const struct piece *far, enum entry_state state)
 	assert_int_equal(entry_of(far)->state, state);
 }
 
+/* A copy that has not ended, of a tensor that is taken meanwhile, released, or both. */
+static inline struct piece far_copying(bool taken, bool is_released)
+{
+	struct piece far = far_offered(1, 100, SPW_OFFER_COPY);
+
+	if (taken) {
+		taken_from_owner(&far);
+		state_is(&far, ENTRY_RESIDENT);
+	}
+	if (is_released)
+		released(&far);
+	none_back();
+	return far;
+}
+
+/* The same when the copy has ended: the device still has the bytes. */
+static inline void far_copied_meanwhile(const struct piece *far, bool is_released)
+{
+	if (is_released)
+		far_drained(far);
+	else
+		taken_from_owner(far);
+	none_back();
+}
+
 static inline int retried(struct piece *far)
 {
 	return spw_cache_copy_retry(rig.cache, far->tensor, &far->copy);
+}
+
+static inline int retried_last(struct piece *far)
+{
+	return spw_cache_copy_last(rig.cache, far->tensor, &far->copy);
 }
 
 #endif

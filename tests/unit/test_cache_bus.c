@@ -32,6 +32,10 @@ static struct far {
 	uint64_t there_ns
 		[SIM_TENSORS_MAX]; /* when its bytes are on the device again; 0: not known */
 	bool tells;
+	/* of this step: orders after copies, and how long streams would have waited for these */
+	unsigned orders;
+	uint64_t order_ns;
+	unsigned copying_least; /* when such an order came */
 } far;
 
 static uint64_t bus_copies(struct bus *bus, uint64_t number, size_t len, bool out)
@@ -108,6 +112,21 @@ static void far_computes(uint64_t ns)
 	}
 }
 
+/* This host sees copies end, so that it orders no stream. */
+static void far_ordered(spw_tensor order)
+{
+	const struct copy *copy;
+
+	far.orders += order.value != 0;
+	for (unsigned i = 0; order.value != 0 && i < far.out.count; i++) {
+		copy = &far.out.copies[(far.out.first + i) % SIM_TENSORS_MAX];
+		if (copy->number == order.value && copy->end_ns > sim_clock())
+			far.order_ns += copy->end_ns - sim_clock();
+	}
+	if (order.value != 0 && far.out.count < far.copying_least)
+		far.copying_least = far.out.count;
+}
+
 static void far_saves(unsigned slot, size_t len)
 {
 	struct sim_tensor *tensor = &sim.tensors[slot];
@@ -125,6 +144,7 @@ static void far_saves(unsigned slot, size_t len)
 	rc = spw_cache_offer_device(sim.cache, &offer, DEVICE, SPW_HINT_NONE, &tensor->tensor,
 				    &copy);
 	assert_true(rc == SPW_OFFER_KEEP || rc == SPW_OFFER_COPY);
+	far_ordered(copy.order);
 	if (rc == SPW_OFFER_COPY) {
 		memset(copy.staging, 1, copy.len_bytes);
 		(void)bus_copies(&far.out, tensor->tensor.value, len, true);
@@ -168,6 +188,9 @@ static void far_uses(unsigned slot, uint64_t ns)
 
 static struct sim_step far_step_of(const struct sim_model *model)
 {
+	far.orders = 0;
+	far.order_ns = 0;
+	far.copying_least = UINT_MAX;
 	spw_cache_stage(sim.cache, 0, SPW_STAGE_FORWARD);
 	for (unsigned layer = 0; layer < model->layers; layer++) {
 		spw_cache_scope_enter(sim.cache, 100 + layer);
@@ -272,6 +295,27 @@ CASE(test_the_bus_slows_down)
 	assert_true(sim_stats().plan_peak_bytes > peak);
 	assert_true(sim_stats().plans_bandwidth > 0);
 	far_end();
+}
+
+/*
+ * By a plan when a copy has ended; without the rate of the bus, a plan does not know, and streams
+ * are ordered after the oldest of three.
+ */
+CASE(test_streams_are_ordered_after_copies)
+{
+	for (unsigned known = 0; known <= 1; known++) {
+		far_opened(SPW_CACHE_FASTEST, 0.5);
+		far.tells = known;
+		for (unsigned i = 0; i < 8; i++)
+			(void)far_step();
+		assert_true(sim_stats().plan_tensors_spilled > 0);
+		if (known)
+			assert_true((double)far.order_ns <=
+				    STALL_MAX * (double)sim_stats().step_compute_ns);
+		else
+			assert_true(far.orders > 0 && far.copying_least >= 2);
+		far_end();
+	}
 }
 
 /* A budget is met, whatever the bus takes. */

@@ -99,25 +99,14 @@ CASE(test_during_the_copy)
 		struct piece far;
 
 		rig_default();
-		far = far_offered(1, 100, SPW_OFFER_COPY);
-		if (taken) {
-			taken_from_owner(&far);
-			state_is(&far, ENTRY_RESIDENT);
-		}
-		if (is_released)
-			released(&far);
-		none_back();
+		far = far_copying(taken, is_released);
 		assert_int_equal(rig.store->arena_used, 100);
 		copy_ended(&far, i < 3 ? 0 : -EIO);
 		assert_int_equal(rig.store->puts, 0);
 		assert_int_equal(rig.store->arena_used, 0);
 		STAT_IS(staging_bytes, 0);
 		STAT_IS(bytes_forwarded, taken ? 100 : 0);
-		if (is_released)
-			far_drained(&far);
-		else
-			taken_from_owner(&far);
-		none_back();
+		far_copied_meanwhile(&far, is_released);
 		rig_end();
 	}
 }
@@ -207,14 +196,21 @@ RIG_CASE(test_a_copy_fails)
 	assert_int_equal(rig.store->puts, 0);
 }
 
-RIG_CASE(test_no_staging_memory)
+OPENED_CASE(test_no_staging_memory)
 {
 	struct piece first, second;
 
+	rig.opts.mode = SPW_CACHE_FASTEST;
+	rig_open();
 	rig.store->arena = 150;
 	first = far_copied(1, 100);
-	/* No copy is under way: the host is not ahead of the device. */
-	second = far_offered(2, 100, SPW_OFFER_KEEP);
+	second = far_offered(2, 100, SPW_OFFER_WAIT);
+	assert_int_equal(retried(&second), SPW_OFFER_WAIT);
+	STAT_IS(staging_waits, 1); /* tensors that did */
+	assert_int_equal(spw_cache_wait_write(rig.cache), 0);
+	/* The device has come to it: the step would wait for the drives. */
+	assert_int_equal(retried_last(&second), SPW_OFFER_KEEP);
+	assert_int_equal(retried_last(&second), SPW_OFFER_KEEP);
 	STAT_IS(bytes_kept_no_staging, 100);
 	STAT_IS(tensors_kept_no_staging, 1);
 	STAT_IS(staging_bytes, 100);
@@ -249,8 +245,8 @@ RIG_CASE(test_staging_memory_is_waited_for)
 	assert_int_equal(retried(&third), -ENOENT);
 }
 
-/* The device has caught up: the step would wait, so the tensor stays there. */
-RIG_CASE(test_staging_memory_is_waited_for_no_longer)
+/* Memory is worth more than time: the step may wait for the drives. */
+RIG_CASE(test_drives_are_waited_for)
 {
 	struct piece first, second, third;
 
@@ -260,10 +256,22 @@ RIG_CASE(test_staging_memory_is_waited_for_no_longer)
 	third = far_offered(3, 100, SPW_OFFER_WAIT);
 	far_gone(&third); /* while it waits */
 	copied(&first);
-	for (unsigned i = 0; i < 2; i++) {
-		assert_int_equal(retried(&second), SPW_OFFER_KEEP);
-		STAT_IS(tensors_kept_no_staging, 1);
-	}
+	assert_int_equal(retried(&second), SPW_OFFER_WAIT);
+	fake_end_oldest(rig.store, FAKE_WRITE, 0);
+	assert_int_equal(spw_cache_wait_write(rig.cache), 1);
+	assert_int_equal(retried(&second), SPW_OFFER_COPY);
+	copied(&second);
+	fake_end_all(rig.store);
+	STAT_IS(tensors_spilled, 2);
+	STAT_IS(tensors_kept_no_staging, 0);
+}
+
+/* Nothing is copied or written that would give it back. */
+RIG_CASE(test_staging_memory_that_does_not_come)
+{
+	rig.store->arena = 50;
+	(void)far_offered(1, 100, SPW_OFFER_KEEP);
+	STAT_IS(tensors_kept_no_staging, 1);
 }
 
 /* Copies count as what waits to be written; while there are some, others wait for them. */
@@ -282,8 +290,8 @@ OPENED_CASE(test_backpressure)
 	fake_end_oldest(rig.store, FAKE_WRITE, 0);
 	assert_int_equal(retried(&second), SPW_OFFER_COPY);
 	copied(&second);
-	(void)far_offered(3, 100, SPW_OFFER_KEEP); /* nothing is copied: the device waits, too */
-	STAT_IS(bytes_kept_backpressure, 251);
+	(void)far_offered(3, 100, SPW_OFFER_WAIT);
+	STAT_IS(bytes_kept_backpressure, 151);
 	STAT_IS(bytes_kept_no_staging, 0);
 }
 

@@ -234,23 +234,12 @@ CASE(test_during_the_copy)
 		struct piece far;
 
 		(void)host_set_up(NULL);
-		far = far_offered(1, 100, SPW_OFFER_COPY);
-		if (taken) {
-			taken_from_owner(&far);
-			state_is(&far, ENTRY_RESIDENT);
-		}
-		if (is_released)
-			released(&far);
-		none_back();
+		far = far_copying(taken, is_released);
 		STAT_IS(host_bytes, 100);
 		copy_ended(&far, i < 3 ? 0 : -EIO);
 		STAT_IS(host_bytes, 0);
 		STAT_IS(bytes_forwarded, taken ? 100 : 0);
-		if (is_released)
-			far_drained(&far);
-		else
-			taken_from_owner(&far);
-		none_back();
+		far_copied_meanwhile(&far, is_released);
 		no_drive_was_used();
 		(void)host_tear_down(NULL);
 	}

@@ -84,6 +84,7 @@ SIM_CASE(test_steps_rest)
 	after = sim_stats();
 	assert_int_equal(after.steps_resting, 7);
 	assert_int_equal(after.steps, before.steps + 7);
+	assert_int_equal(sim.store->published[1].steps, after.steps);
 	/* What the last step was that was seen, stays. */
 	assert_int_equal(after.offers, before.offers);
 	assert_int_equal(after.step_peak_bytes, before.step_peak_bytes);

@@ -443,7 +443,7 @@ CASE(test_choose)
 
 /*
  * LAYOUT-14: what a write of a copy, or of zeros over it, leaves at any moment is ours, byte by
- * byte; nothing else is.
+ * byte, also if drives were replaced or one was added; nothing else is.
  */
 CASE(test_foreign_bytes)
 {
@@ -462,13 +462,24 @@ CASE(test_foreign_bytes)
 		assert_int_equal(spw_layout__foreign(&sb, 0, block), sizeof(block));
 	}
 	for (size_t at = 0; at < sizeof(block); at++) {
-		bool may_differ = (at >= 0x10 && at < 0x20) || at >= CHECKSUM_OFFSET;
+		bool may_differ = (at >= 0x10 && at < 0x20) || at >= CHECKSUM_OFFSET ||
+				  (at >= 0x54 && at < 0x58) ||
+				  (at >= 0x800 && at < 0x800 + (sb.drive_count + 1) * 16);
 
 		memcpy(block, ours, sizeof(block));
 		block[at] = (uint8_t)(ours[at] == 0x77 ? 0x78 : 0x77);
 		assert_int_equal(spw_layout__foreign(&sb, 1, block),
 				 may_differ ? sizeof(block) : at);
 	}
+	/* All UUIDs may be others: a drive that was away is told of several at once. */
+	memcpy(block, ours, sizeof(block));
+	memset(block + 0x800, 0x77, (sb.drive_count + 1) * 16);
+	assert_int_equal(spw_layout__foreign(&sb, 1, block), sizeof(block));
+	/* With as many drives as there can be, there is no room for one more. */
+	sb.drive_count = SPW_LAYOUT_DRIVES_MAX;
+	spw_layout__encode(&sb, 1, block);
+	block[0xc00] = 1;
+	assert_int_equal(spw_layout__foreign(&sb, 1, block), 0xc00);
 }
 
 CASE(test_uuid_text)

@@ -188,4 +188,19 @@ MEASURE_CASE(test_a_hang_is_not_believed_at_once)
 	assert_in_range(measure.drives.latency_ns, TAIL_NS * 7 / 8, 2 * TAIL_NS);
 }
 
+/* Between the events around a copy the host may have been held up: that is no slower bus. */
+MEASURE_CASE(test_copies_of_a_host_that_is_held_up)
+{
+	for (unsigned i = 0; i < 8; i++)
+		spw_control__measure_copied(&measure, DIRECTION_READ, TRANSFER,
+					    i % 2 ? TRANSFER : 5 * TRANSFER);
+	spw_control__measure_step(&measure);
+	assert_int_equal(measure.drives.bus_in_bytes_per_second, 1000000000);
+	/* One that is slower in all its copies is slower. */
+	for (unsigned i = 0; i < 8; i++)
+		spw_control__measure_copied(&measure, DIRECTION_READ, TRANSFER, 2 * TRANSFER);
+	spw_control__measure_step(&measure);
+	assert_int_equal(measure.drives.bus_in_bytes_per_second, 500000000);
+}
+
 RUN_CASES(NULL, NULL)

@@ -6,7 +6,6 @@
  * SPW_SEED repeats a run. Under a sanitizer or valgrind there are fewer cases, and the run says so.
  */
 /* link: tools/replay/positional libspillway */
-/* seconds: 1800 without optimisation, and counted for coverage, it computes for seven minutes */
 #include <errno.h>
 
 #include "tests/case.h"

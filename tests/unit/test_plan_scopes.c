@@ -518,14 +518,35 @@ CASE(no_reasons_without_drives_for_a_spill)
 	assert_int_equal(
 		spw_plan_explain(&world.step, &world.drives, &world.scopes, MIB, NULL, reasons),
 		-EINVAL);
-	world.choices[0] = SPW_PLAN_AGAIN;
-	assert_int_equal(spw_plan_explain(&world.step, &world.drives, &world.scopes, MIB,
-					  world.choices, reasons),
-			 -EINVAL);
 	world.own[1].input = 4;
 	assert_int_equal(spw_plan_explain(&world.step, &world.drives, &world.scopes, MIB,
 					  world.choices, reasons),
 			 -EINVAL);
+}
+
+/* A tensor, or its scope, is measured after the plan to be none that can be recomputed. */
+CASE(what_is_no_longer_recomputed_counts_as_kept)
+{
+	struct spw_plan_reason reasons[2];
+
+	two_scopes();
+	plan(SPW_PLAN_BUDGET, 12 * MIB);
+	assert_int_equal(world.choices[1], SPW_PLAN_AGAIN);
+	for (unsigned way = 0; way < 4; way++) {
+		world.tensors[1].not_again = way == 0;
+		world.tensors[1].users = way != 1;
+		world.own[0].may_again = way != 2;
+		world.own[0].input = way == 3;
+		assert_int_equal(spw_plan_scopes_simulate(&world.step, &world.drives, &world.scopes,
+							  12 * MIB, world.choices, NULL,
+							  &world.result),
+				 -EINVAL);
+		assert_ok(spw_plan_explain(&world.step, &world.drives, &world.scopes, 12 * MIB,
+					   world.choices, reasons));
+		assert_int_equal(reasons[0].way, SPW_PLAN_WAY_KEEP);
+		assert_int_equal(reasons[0].bytes_kept, 11 * MIB);
+		assert_int_equal(reasons[0].bytes_again, 0);
+	}
 }
 
 CASE(limit_of_what_is_written)

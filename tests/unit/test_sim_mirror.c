@@ -50,22 +50,6 @@ static uint64_t found_with(unsigned mask)
 	return step;
 }
 
-/* As if that drive had never been written to since: its bytes come back. */
-static uint8_t *image_of(unsigned drive)
-{
-	uint8_t *image = malloc(SIM_DRIVE_BYTES_MAX);
-
-	assert_non_null(image);
-	memcpy(image, sim_drives[drive].medium, sim_drives[drive].geometry.size_bytes);
-	return image;
-}
-
-static void put_image_back(unsigned drive, uint8_t *image)
-{
-	sim_drive_write(&sim_drives[drive], 0, image, sim_drives[drive].geometry.size_bytes);
-	free(image);
-}
-
 /* ---- Two copies ---- */
 
 CASE_WITH(test_each_copy_serves, NULL, tear_down)
@@ -437,11 +421,11 @@ CASE_WITH(test_an_older_drive_is_never_believed, NULL, tear_down)
 				assert_ok(open_mask(all()));
 				assert_ok(commit_step(1));
 				assert_ok(commit_step(2));
-				image = image_of(lost);
+				image = sim_drive_image(&sim_drives[lost]);
 				for (uint64_t i = 1; i <= steps; i++)
 					assert_ok(commit_step(2 + i));
 				close_store();
-				put_image_back(lost, image);
+				sim_drive_put_back(&sim_drives[lost], image);
 				assert_int_equal(found_with(all()), 2 + steps);
 				assert_ok(open_mask(others));
 				assert_ok(commit_step(3 + steps));
@@ -637,7 +621,7 @@ static void retire_and_release(unsigned drive, int error)
 	make_store(3, 4096, 1);
 	assert_ok(commit_step(1));
 	assert_ok(commit_copies(2, 2, 2, SPW_COMMIT_MIRRORED | SPW_COMMIT_KEEP_PREVIOUS));
-	assert_ok(spw_store__admin_run(store, REQUEST_RETIRE, drive, NULL, (uint64_t)error));
+	assert_ok(spw_store__control_run(store, REQUEST_RETIRE, drive, NULL, (uint64_t)error));
 	assert_ok(spw_store_commit_release(store));
 	overwrite_all_that_is_free();
 	close_store();
@@ -661,9 +645,9 @@ CASE_WITH(test_a_drive_is_out_of_service_while_one_is_kept, NULL, tear_down)
 
 		make_store(3, 4096, 1);
 		assert_ok(commit_step(1));
-		assert_ok(spw_store__admin_run(store, REQUEST_RETIRE, drive, NULL, EIO));
+		assert_ok(spw_store__control_run(store, REQUEST_RETIRE, drive, NULL, EIO));
 		assert_ok(commit_copies(2, 2, 2, SPW_COMMIT_MIRRORED));
-		assert_ok(spw_store__admin_run(store, REQUEST_REVIVE, drive, NULL, 0));
+		assert_ok(spw_store__control_run(store, REQUEST_REVIVE, drive, NULL, 0));
 		assert_ok(commit_copies(3, 2, 3, SPW_COMMIT_MIRRORED | SPW_COMMIT_KEEP_PREVIOUS));
 		close_store();
 		assert_ok(open_these(all(), 2, false));

@@ -246,6 +246,61 @@ STATE_CASE(test_a_former_record_is_of_the_commit_before_alone)
 	use(1, 5, 5);
 }
 
+static int attach_empty(void)
+{
+	uint32_t number;
+
+	open_state(4);
+	assert_ok(spw_state_add(held, "tile 0", LEN, "other", 5, &number));
+	return spw_state_attach_empty(held);
+}
+
+/* Whatever they are, those of the commit stay until the next. */
+STATE_CASE(test_empty_records_take_the_place_of_others)
+{
+	char extra[8];
+	size_t len = sizeof(extra);
+	uint64_t number = 0;
+
+	open_with(4, 3);
+	for (uint32_t i = 0; i < 3; i++)
+		use(i, 0, 5);
+	assert_ok(spw_state_commit(held, 7, "extra", 5, false));
+	for (unsigned i = 0; i < 2; i++) { /* the second time as after a crash */
+		close_state();
+		fake_reopen();
+		assert_int_equal(committed_count(), 3);
+		assert_int_equal(attach_empty(), 1);
+		assert_int_equal(spw_state_attach_empty(held), -EALREADY);
+		assert_ok(spw_state_attached(held, &number));
+		assert_int_equal(number, 7);
+		assert_ok(spw_state_extra(held, extra, &len));
+		assert_memory_equal(extra, "extra", 5);
+		assert_int_equal(stats_now().records, 1);
+		use(0, 0, 6);
+	}
+	assert_ok(spw_state_commit(held, 8, NULL, 0, false));
+	close_state();
+	fake_check_empty();
+	fake_reopen();
+	assert_int_equal(committed_count(), 1);
+	assert_int_equal(attach_empty(), 1);
+	close_state();
+	fake_reopen();
+	fake.capacity = 3 * 4096; /* what was committed counts, too */
+	expect_refusal(-ENOSPC, "too small", attach_empty());
+}
+
+STATE_CASE(test_empty_records_where_nothing_is_committed)
+{
+	assert_int_equal(attach_empty(), 0);
+	use(0, 0, 6);
+	assert_ok(spw_state_commit(held, 1, NULL, 0, false));
+	close_state();
+	fake_reopen();
+	assert_int_equal(committed_count(), 1);
+}
+
 /* An object of the caller's: the state names it in commits, and leaves it alone. */
 STATE_CASE(test_an_object_of_the_callers_is_of_each_commit)
 {

@@ -146,7 +146,8 @@ CASE(the_rest_of_fios_words)
 			  "random_distribution=zoned:60/10:40/\npercentage_random=50\n"
 			  "buffer_pattern=0xabc\"de\"255\ncpus_allowed=0,2-3\n"
 			  "cpus_allowed_policy=split\nnuma_mem_policy=bind:1\nprio=3\n"
-			  "prioclass=2\nnice=-5\ngroup_reporting\nnew_group\nkb_base=1024\n"
+			  "prioclass=2\nnice=-5\ngroup_reporting\nnew_group\nkb_base=1024\ncmd_"
+			  "type=nvme\n"
 			  "invalidate=1\ndonorname=x\nzonemode=none\nend_fsync=0\n"
 			  "verify_backlog=1k\nverify=md5\nserialize_overlap=1\ndo_verify=0\n",
 			  &plan),
@@ -324,6 +325,7 @@ static const struct bad {
 	{"[a]\nfilename=x\nss_dur=1\n", 3, "takes 2 to"},
 	{"[a]\nfilename=x\nnice=20\n", 3, "-20 to 19"},
 	{"[a]\nfilename=x\nkb_base=1000\n", 3, "kb_base=1000"},
+	{"[a]\nfilename=x\ncmd_type=scsi\n", 3, "cmd_type=scsi"},
 	{"[a]\nfilename=x\nend_fsync=1\n", 3, "flushes and hints are not sent"},
 	{"[a]\nioengine=cpuio\ncpuload=50\n", 0, "[a] has ioengine=cpuio"},
 	{"[a]\nfilename=x\nbs=0\n", 3, "makes no sense"},

@@ -103,7 +103,7 @@ enum bench_exit {
 	BENCH_EXIT_ALL,
 };
 
-/* Options that are not done as fio does them; named in every report. */
+/* Options of fio that the bench carries out differently: each report names those that were used. */
 enum bench_remark {
 	BENCH_REMARK_BUFFERED,
 	BENCH_REMARK_SYNCHRONOUS,

@@ -88,7 +88,6 @@ static const struct bench_fio_option others[] = {
 	 "flushes and hints are not sent: acknowledged writes are measured"},
 	{"cmdprio_percentage cmdprio_class cmdprio cmdprio_bssplit", REFUSED,
 	 "all transfers of a job have one priority: prio, prioclass"},
-	{"cmd_type", REFUSED, "use backend=nvme for NVMe commands"},
 	{"verify_offset verify_only verify_state_load", REFUSED,
 	 "headers are at the start of their blocks, and no state is kept between runs"},
 	{"trim_percentage trim_verify_zero trim_backlog trim_backlog_batch", REFUSED,

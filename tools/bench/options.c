@@ -650,6 +650,14 @@ static int set_base(void *field, const struct option *option, const char *value)
 						      option->name, value, option->help);
 }
 
+static int set_cmd_type(void *field, const struct option *option, const char *value)
+{
+	(void)field;
+	return strcmp(value, "nvme") == 0 ? 0
+					  : spw_error(-EINVAL, "%s=%s is not supported (%s)",
+						      option->name, value, option->help);
+}
+
 /* ---- The table ------------------------------------------------------------------------------- */
 
 #define FIELD(field)           offsetof(struct bench_job, field)
@@ -805,6 +813,8 @@ static const struct option options[] = {
 	{"ioengine", NULL, set_engine, 0, 0, 0, engine_choices, "NAME",
 	 "io_uring, libaio, io_uring_cmd for nvme: as --backend; null: as --null; sync, psync, "
 	 "vsync, pvsync, pvsync2: one transfer at a time; posixaio"},
+	{"cmd_type", NULL, JOB(set_cmd_type), "KIND",
+	 "only nvme: the commands that ioengine=io_uring_cmd sends"},
 	{"backend", NULL, CHOICE(backend, backend_choices), "NAME",
 	 "auto io_uring libaio nvme vfio (default auto)"},
 	{"level", NULL, CHOICE(level, level_choices), "LEVEL",

@@ -25,8 +25,8 @@
  * Bandwidth needed (Wu et al., SSDTrain): all bytes that a step saves, written in half of the step.
  * Drive life (the same): endurance x step time / bytes per step. A drive's rating assumes a
  * workload with a write amplification of 2.5; spilled activations are written once, in large
- * pieces, with an amplification of 1. The paper further assumes that cells which keep data for a
- * day instead of 3 years can be written 86 times as often.
+ * pieces, with an amplification of 1. The paper's further factor, 86 for cells that need keep data
+ * for a day only, is left out: no drive has such a setting.
  */
 #include "tools/plan/model.h"
 
@@ -38,7 +38,6 @@
 #include "util/util.h"
 
 #define RATED_WRITE_AMPLIFICATION 2.5
-#define RETENTION_FACTOR          86.0
 #define LATENCY_NS                100000u
 #define MASK_BYTES                1u
 #define LOGIT_BYTES               4u /* the loss is computed in 32 bits */
@@ -172,7 +171,6 @@ struct model_life model_life_of(double endurance_bytes, double bytes, double sec
 	life.bytes_per_day = wear.bytes_per_day;
 	life.rated_seconds = wear.years * SPW_DAYS_PER_YEAR * SPW_SECONDS_PER_DAY;
 	life.sequential_seconds = life.rated_seconds * RATED_WRITE_AMPLIFICATION;
-	life.retention_seconds = life.sequential_seconds * RETENTION_FACTOR;
 	return life;
 }
 

@@ -50,8 +50,6 @@ struct model_life {
 	double rated_seconds; /* if the rating counts bytes written by the host */
 	/* if the rating assumes a write amplification of 2.5, as spilling has 1 */
 	double sequential_seconds;
-	/* and if data lasts a day, not 3 years: the paper's assumption, not a drive's setting */
-	double retention_seconds;
 };
 
 /* Check the model's parameters. Return: 0; -EINVAL with a message. */

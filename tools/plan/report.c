@@ -201,10 +201,9 @@ void plan_report_print(const struct plan_report *report, FILE *out)
 
 static json_t *json_life(const struct model_life *life)
 {
-	return json_pack("{s:f, s:f, s:f, s:f}", "bytes_per_day", life->bytes_per_day,
-			 "rated_seconds", life->rated_seconds, "write_amplification_1_seconds",
-			 life->sequential_seconds, "retention_1_day_seconds",
-			 life->retention_seconds);
+	return json_pack("{s:f, s:f, s:f}", "bytes_per_day", life->bytes_per_day, "rated_seconds",
+			 life->rated_seconds, "write_amplification_1_seconds",
+			 life->sequential_seconds);
 }
 
 static json_t *json_curve(const struct plan_report *report)

@@ -52,8 +52,9 @@ static int unknown_option(const struct tool_command *command, const struct tool_
 	const char *nearest;
 	size_t count = 0;
 
-	for (; options[count].name && count + 1 < SPW_ARRAY_LEN(names); count++)
-		names[count] = options[count].name;
+	for (; options->name && count + 1 < SPW_ARRAY_LEN(names); options++)
+		if (options->name[0])
+			names[count++] = options->name;
 	nearest = tool_nearest(typed, names);
 	if (nearest)
 		return tool_usage_error(command, "unknown option --%s; did you mean --%s?", typed,
@@ -194,7 +195,8 @@ static int set_value(const struct tool_command *command, const struct tool_optio
 	if (result == -ENOMEM)
 		return tool_fail(command, result, false);
 	if (result)
-		return tool_usage_error(command, "--%s=%s: %s", option->name, text,
+		return tool_usage_error(command, "%s%s%s%s: %s", option->name[0] ? "--" : "",
+					option->name, option->name[0] ? "=" : "", text,
 					result == -ERANGE
 						? "too large"
 						: describe_fault(option, fault, sizeof(fault)));
@@ -205,7 +207,8 @@ static const struct tool_option *find_option(const struct tool_option *options, 
 					     size_t len)
 {
 	for (; options->name; options++)
-		if (strlen(options->name) == len && strncmp(options->name, name, len) == 0)
+		if (len > 0 && strlen(options->name) == len &&
+		    strncmp(options->name, name, len) == 0)
 			return options;
 	return NULL;
 }
@@ -395,8 +398,9 @@ void tool_print_option(const char *name, const char *argument, const char *help,
 {
 	char left[NAME_CHARS_MAX];
 
-	(void)snprintf(left, sizeof(left), "--%s%s%s", name,
-		       argument && argument[0] != '[' ? " " : "", argument ? argument : "");
+	(void)snprintf(left, sizeof(left), "%s%s%s%s", name[0] ? "--" : "", name,
+		       name[0] && argument && argument[0] != '[' ? " " : "",
+		       argument ? argument : "");
 	tool_print_entry(left, 20, help, out);
 }
 

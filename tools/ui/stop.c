@@ -16,7 +16,7 @@ static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
 
 /* Globals, as a signal handler can reach nothing else. */
 static atomic_bool came;
-static int wake = -1; /* an eventfd: a sleep that begins after the signal must not miss it */
+static int stop_eventfd = -1; /* a sleep that begins after the signal must not miss it */
 
 static struct sigaction before[SPW_ARRAY_LEN(signals)];
 
@@ -27,7 +27,7 @@ void tool_stop(void)
 	ssize_t wrote;
 
 	atomic_store(&came, true);
-	wrote = write(wake, &one, sizeof(one));
+	wrote = write(stop_eventfd, &one, sizeof(one));
 	(void)wrote; /* write() fails if the eventfd is readable already */
 	errno = saved;
 }
@@ -44,8 +44,8 @@ void tool_stop_catch(void)
 				   .sa_flags = (int)(SA_RESETHAND | SA_RESTART)};
 
 	atomic_store(&came, false);
-	wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (wake < 0)
+	stop_eventfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (stop_eventfd < 0)
 		return; /* without an eventfd a signal ends the process, as by default */
 	(void)sigemptyset(&action.sa_mask);
 	for (size_t i = 0; i < SPW_ARRAY_LEN(signals); i++) {
@@ -58,12 +58,12 @@ void tool_stop_catch(void)
 
 void tool_stop_release(void)
 {
-	if (wake < 0)
+	if (stop_eventfd < 0)
 		return;
 	for (size_t i = 0; i < SPW_ARRAY_LEN(signals); i++)
 		(void)sigaction(signals[i], &before[i], NULL);
-	(void)close(wake);
-	wake = -1;
+	(void)close(stop_eventfd);
+	stop_eventfd = -1;
 }
 
 bool tool_stopped(void)
@@ -73,7 +73,7 @@ bool tool_stopped(void)
 
 int tool_stop_fd(void)
 {
-	return wake;
+	return stop_eventfd;
 }
 
 int tool_stop_poll(struct pollfd fds[], unsigned count, uint64_t until_ns)
@@ -88,7 +88,7 @@ int tool_stop_poll(struct pollfd fds[], unsigned count, uint64_t until_ns)
 
 void tool_stop_sleep_until(uint64_t ns)
 {
-	struct pollfd stopped = {.fd = wake, .events = POLLIN};
+	struct pollfd stopped = {.fd = stop_eventfd, .events = POLLIN};
 
 	while (!tool_stopped() && spw_clock_ns() < ns)
 		(void)tool_stop_poll(&stopped, 1, ns);

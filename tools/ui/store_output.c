@@ -88,7 +88,7 @@ void tool_print_drives(const struct spw_drive_info *drives, unsigned count, FILE
 		const struct spw_drive_info *drive = &drives[i];
 		const struct spw_geometry *geometry = &drive->geometry;
 
-		tool_table_row(table, TOOL_SHORT("%u", drive->index), drive->path,
+		tool_table_row(table, TOOL_SHORT("%u", drive->index + 1), drive->path,
 			       SPW_SIZE_TEXT(drive->size_bytes),
 			       TOOL_SHORT("%u", geometry->logical_block_bytes),
 			       geometry->numa_node < 0 ? "-"

@@ -64,7 +64,8 @@ struct tool_command {
 extern const struct tool_command command_probe, command_format, command_info, command_check,
 	command_wipe, command_bind, command_unbind, command_bench, command_tune, command_top,
 	command_export, command_revive, command_state, command_plan, command_replay, command_run,
-	command_report, command_completion, command_grant, command_revoke;
+	command_report, command_completion, command_grant, command_revoke, command_replace,
+	command_add;
 
 /* The commands that completion scripts know, ended by NULL; set before a command runs. */
 extern const struct tool_command *const *tool_completed;
@@ -99,7 +100,7 @@ struct tool_choice {
 };
 
 struct tool_option {
-	const char *name;
+	const char *name; /* "": its values are given without a name only */
 	enum tool_option_kind kind;
 	void *value;
 	const char *argument; /* shown in the help, as "SIZE"; NULL for flags */
@@ -196,6 +197,12 @@ bool tool_ask(const char *question, const char *agreed);
 
 /* Report that the user did not agree. Return: TOOL_REFUSED. */
 int tool_refuse(const struct tool_command *command, const char *text, bool json);
+
+/*
+ * On a terminal, ask before unknown data on a drive is lost, and set *erase. Elsewhere the library
+ * refuses. Return: TOOL_DONE; TOOL_REFUSED.
+ */
+int tool_consent(const struct tool_command *command, const char *path, bool *erase, bool json);
 
 /* A log that goes to standard error: warnings and errors, with @verbose everything. */
 struct spw_log tool_log(bool verbose);

@@ -15,13 +15,13 @@ from typing import Any, Dict, List, Tuple
 import torch
 
 from . import library, tensors
-from .torch_compat import expired, free_weak_ref, storage_of
+from .torch_compat import expired, free_weak_ref, innermost_function, storage_of
 
 _NAME = "spillway._hooks"
 _FILE = "_hooks.abi3.so"
 _FUNCTIONS = (
     "offer_hint take return release drain restore hold_back offer_device copied ordered copy_retry "
-    "wait_write ahead drain_device").split()
+    "copy_last wait_write ahead drain_device step_rest").split()
 _ATTRIBUTES = "is_cpu is_leaf requires_grad dtype _version shape _base device".split()
 _METHODS = "detach stride storage_offset is_neg is_conj as_strided view numel".split()
 _INT, _UNSIGNED, _FLOAT, _BFLOAT, _COMPLEX = 0, 1, 2, 4, 5  # of DLPack
@@ -97,7 +97,11 @@ def things() -> Dict[str, Any]:
         counted=tensors.COUNTED,
         error_of=library.error_of,
         uint8=torch.uint8,
-        stop=Stop)
+        stop=Stop,
+        grad_enabled=torch.is_grad_enabled,
+        any_autocast=getattr(torch._C, "_is_any_autocast_enabled", None),  # PyTorch 2.4
+        backward_number=getattr(torch._C, "_current_graph_task_id", None),  # PyTorch 2.0
+        innermost=innermost_function)
     names = "plain", "flagged", "on", "raise_modified", "nothing_on", "bytes_of"
     return {**found, **{name: getattr(tensors, name) for name in names}}
 

@@ -70,7 +70,7 @@ StoreOpts = struct(
     requests_max=c_uint32, objects_max=c_uint32, stripe=c_int, backend=c_int, no_checksums=c_bool,
     inline_mode=c_bool, no_hugetlb=c_bool, log=Log, read_deadline_ms=c_uint32,
     write_deadline_ms=c_uint32, tune=POINTER(Tune), commit_number=c_uint64, read_only=c_bool,
-    workers=c_uint32, null_bytes_per_second=c_uint64)
+    workers=c_uint32, null_bytes_per_second=c_uint64, shared=c_bool)
 ArenaOpts = struct("spw_arena_opts", size=c_size_t, bytes=c_uint64, numa_node=c_int,
                     no_hugetlb=c_bool, log=Log)
 CacheOpts = struct(
@@ -90,7 +90,8 @@ StateOpts = struct("spw_state_opts", size=c_size_t, memory_bytes=c_uint64,
                     record_bytes_max=c_uint64, log=Log, copies=c_uint32,
                     device_every=c_uint32)
 DeviceTimes = struct("spw_device_times", stall_ns=c_uint64, bytes_out=c_uint64, out_ns=c_uint64,
-                      bytes_in=c_uint64, in_ns=c_uint64, reserved=c_uint64 * 3)
+                      bytes_in=c_uint64, in_ns=c_uint64, stall_out_ns=c_uint64,
+                      reserved=c_uint64 * 2)
 PlanResult = struct(
     "spw_plan_result", size=c_size_t, feasible=c_bool, peak_bytes=c_uint64,
     peak_keep_all_bytes=c_uint64, memory_bytes=c_uint64, stall_ns=c_uint64, wall_ns=c_uint64,
@@ -224,6 +225,7 @@ _PROTOTYPES = {
     "spw_state_object": (c_int, [c_void_p, c_uint32, _NUMBER]),
     "spw_state_set_object": (c_int, [c_void_p, c_uint32, c_uint64]),
     "spw_state_attach": (c_int, [c_void_p]),
+    "spw_state_attach_empty": (c_int, [c_void_p]),
     "spw_state_attached": (c_int, [c_void_p, _NUMBER]),
     "spw_state_extra": (c_int, [c_void_p, c_void_p, POINTER(c_size_t)]),
     "spw_state_pass": (c_int, [c_void_p, POINTER(c_uint32), c_uint32]),

@@ -12,10 +12,25 @@ from typing import Any, Iterator, Optional
 import torch
 from torch import Tensor
 
-from .torch_compat import storage_of
+from .torch_compat import free_weak_ref, storage_of
 
 with torch.inference_mode(False):  # whatever this is imported in
     NOTHING = torch.empty(0, dtype=torch.float32, device="cpu")
+
+
+class WeakStorage:
+    """Keeps the identity of a storage from being that of another one, not its memory."""
+
+    __slots__ = ("identity", "_free")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._free = free_weak_ref
+        self.identity = 0  # if it has no storage, the next line raises
+        self.identity = storage_of(tensor)._weak_ref()
+
+    def __del__(self) -> None:
+        if self.identity:
+            self._free(self.identity)
 
 
 @contextlib.contextmanager

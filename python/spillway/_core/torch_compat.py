@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-from typing import Any, Callable, ContextManager, List, Optional, Tuple
+from typing import Any, Callable, ContextManager, Iterator, List, Optional, Tuple
 
 import torch
 from torch import nn, overrides
@@ -21,6 +21,11 @@ _HAS_UNTYPED = hasattr(torch.Tensor, "untyped_storage")  # from 2.0 on
 storage_of: Callable[[torch.Tensor], Any] = getattr(
     torch.Tensor, "untyped_storage" if _HAS_UNTYPED else "_storage")
 
+# A context in which classes of tensors are not asked what a function does with them.
+without_torch_function: Callable[[], ContextManager[Any]] = getattr(
+    torch._C, "DisableTorchFunctionSubclass",
+    getattr(torch._C, "DisableTorchFunction", contextlib.nullcontext))
+
 # Whose methods are in C: where the end of an object calls one, no Ctrl-C comes in, and is lost.
 free_weak_ref = torch.UntypedStorage._free_weak_ref  # type: ignore[attr-defined]
 expired = torch.UntypedStorage._expired  # type: ignore[attr-defined]
@@ -29,11 +34,12 @@ expired = torch.UntypedStorage._expired  # type: ignore[attr-defined]
 def innermost_hooks() -> Optional[Tuple[Any, Any]]:
     """The hooks on saved tensors that a pop would pop; None: there are none, or PyTorch does not
     tell."""
-    found = None if _top_hooks is None else _top_hooks(True)
+    found = None if innermost_function is None else innermost_function(True)
     return None if found is None else (found[0], found[1])
 
 
-_top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+# Which is in C; None: this PyTorch has none.
+innermost_function: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 
 
 class SavedTensorsHooks:
@@ -76,6 +82,12 @@ class SavedTensorsHooks:
         if self.pushed:
             self._popped.extend(
                 itertools.starmap(torch._C._autograd._pop_saved_tensors_default_hooks, [()]))
+
+
+def are_mutations_allowed() -> bool:
+    """Whether saved tensors may be modified in place: PyTorch's own hooks then save those that are,
+    as long as no others are within."""
+    return bool(getattr(torch.autograd.graph, "_allow_mutation_on_saved_tensors_enabled", False))
 
 
 def register_forward_pre_hook(module: nn.Module, hook: Callable[..., None]) -> Any:
@@ -150,12 +162,80 @@ def unseen_by_modes() -> ContextManager[Any]:
     return _python_dispatch._disable_current_modes()
 
 
+@contextlib.contextmanager
+def outside_of_vmap() -> Iterator[None]:
+    """What runs in this context is not vectorized, and may draw random numbers. For backward passes
+    of several gradients at once: is_grads_batched, torch.func.vmap() of torch.autograd.grad()."""
+    functorch = getattr(torch._C, "_functorch", None)
+    level = torch._C._vmapmode_increment_nesting() - 1  # type: ignore[attr-defined]
+    torch._C._vmapmode_decrement_nesting()  # type: ignore[attr-defined]
+    with contextlib.ExitStack() as stack:
+        for _ in range(level):
+            torch._C._vmapmode_decrement_nesting()  # type: ignore[attr-defined]
+            stack.callback(torch._C._vmapmode_increment_nesting)  # type: ignore[attr-defined]
+        if functorch is not None and functorch.peek_interpreter_stack() is not None:
+            from torch._functorch import pyfunctorch  # has been imported by then
+
+            stack.enter_context(pyfunctorch.temporarily_clear_interpreter_stack())
+        yield
+
+
 def watcher_now() -> Optional[str]:
     """The name of a foreign mode that sees all operations, or None."""
     mode: Any = _python_dispatch._get_current_dispatch_mode()
     modes = [*overrides._get_current_function_mode_stack(), *([] if mode is None else [mode])]
     return next((type(each).__name__ for each in modes
                  if type(each).__name__ != "DeviceContext" and not hasattr(each, "is_ours")), None)
+
+
+class OwnMode(_python_dispatch.TorchDispatchMode):
+    """A dispatch mode that ends wherever it is in the stack (PyTorch 2.1)."""
+
+    is_ours = True  # for torch_compat.watcher_now()
+    # PyTorch: else torch.cond() and others of its kind raise.
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_pushed = False
+
+    @staticmethod
+    def is_plain(types: Any) -> bool:
+        """Whether an operation is on no tensors but plain ones."""
+        return all(each in (torch.Tensor, nn.Parameter) for each in types)
+
+    @staticmethod
+    def of_subclass(func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """What comes of another operation. A tensor with others inside handles it first, and its
+        own calls are seen. FakeTensor, as of torch.export(), finds no rule if a mode declines."""
+        if all(hasattr(each, "__tensor_flatten__") or OwnMode.is_plain([each]) for each in types):
+            return NotImplemented
+        return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """PyTorch: else the first call imports the compiler, which takes seconds. Where anything
+        is compiled no step is watched."""
+        return False
+
+    def push(self) -> None:
+        _python_dispatch._push_mode(self)
+        self.is_pushed = True
+
+    def pop(self) -> bool:
+        """From anywhere in the stack: others may have entered modes since that they have not
+        left. Return: whether it was there; else it is in the stack of another thread, if any."""
+        above: List[Any] = []
+        found = False
+        while not found and _python_dispatch._get_current_dispatch_mode() is not None:
+            mode = _python_dispatch._pop_mode()
+            found = mode is self
+            if not found:
+                above.append(mode)
+        for mode in reversed(above):
+            _python_dispatch._push_mode(mode)
+        self.is_pushed = self.is_pushed and not found
+        return found
 
 
 def in_checkpoint() -> bool:

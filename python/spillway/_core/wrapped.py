@@ -15,12 +15,7 @@ from torch import Tensor
 from .hooks_loader import hooks
 from .library import SpillwayError
 from .tensors import NOTHING, bytes_of, raise_modified
-from .torch_compat import storage_of
-
-# Whatever a class does with attributes and functions of its own is left out.
-_plainly: Any = getattr(torch._C, "DisableTorchFunctionSubclass",
-                        getattr(torch._C, "DisableTorchFunction", contextlib.nullcontext))
-
+from .torch_compat import storage_of, without_torch_function
 
 def elements_of(tensor: Tensor) -> Optional[str]:
     """The attribute with the elements of a DTensor or of a jagged tensor, by what they have:
@@ -46,7 +41,7 @@ def _sparse_parts(tensor: Tensor) -> List[Tensor]:
 def memory_of(tensor: Tensor, depth: int = 4) -> List[Tensor]:
     """The memory of a tensor subclass as plain tensors; none: it is not known, or its class raises
     an error."""
-    with contextlib.suppress(Exception), _plainly():
+    with contextlib.suppress(Exception), without_torch_function():
         if type(tensor) is Tensor and tensor.layout is torch.strided and not tensor.is_nested:
             return [bytes_of(tensor, 0, storage_of(tensor).nbytes())]
         if hasattr(type(tensor), "__tensor_flatten__"):
@@ -82,7 +77,7 @@ class Wrapped:
         if shell._version != self._version:
             raise_modified(None, shell._version, self._version)
         elements = hooks.unpack(self._elements)
-        with torch.no_grad(), _plainly():
+        with torch.no_grad(), without_torch_function():
             inner = {**self._inner, name: elements}
             make = type(shell).__tensor_unflatten__  # type: ignore[attr-defined]
             _, context = shell.__tensor_flatten__()  # type: ignore[attr-defined]
@@ -100,7 +95,7 @@ def wrapped(tensor: Tensor, save: Any) -> Optional[Any]:
     :param save: of a session, for the elements
     """
     try:
-        with torch.no_grad(), _plainly():
+        with torch.no_grad(), without_torch_function():
             name = elements_of(tensor)
             if name is None or isinstance(tensor._base, torch.nn.Parameter):
                 return None

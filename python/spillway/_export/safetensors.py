@@ -105,7 +105,7 @@ class SafetensorsWriter:
             self.paths.append(self._index_path)
         self.len_bytes = sum(map(len, self._headers)) + sum(tensor.len_bytes for tensor in tensors)
 
-    def write(self, store: Store, outputs: Outputs) -> None:
+    def write(self, stores: Sequence[Store], outputs: Outputs) -> None:
         """
         :raises SpillwayError: raised by leaving()
         :raises OSError: a file cannot be written
@@ -113,7 +113,7 @@ class SafetensorsWriter:
         for shard, header, path in zip(self._shards, self._headers, self.paths):
             output = outputs.new(path)
             output.write(header)
-            with contextlib.closing(leaving(store, shard)) as tensors:
+            with contextlib.closing(leaving(stores, shard)) as tensors:
                 for _, views in tensors:
                     for view in views:
                         output.write(view)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 from ctypes import byref, c_ubyte, c_void_p
 from typing import Any, Callable, Generator, Iterator, List, Optional, Sequence, Tuple
 
@@ -26,13 +27,14 @@ _PREFETCH = 1
 
 
 class _Buffer:
-    """A buffer in the arena, into which a part is read. ``view``: the part that was read."""
+    """A buffer in the arena of the first store, into which a part is read. ``view``: the part that
+    was read."""
 
-    def __init__(self, handle: int, len_bytes: int) -> None:
-        self._handle = handle
+    def __init__(self, handles: Sequence[int], len_bytes: int) -> None:
+        self._handles = handles
         self._request = c_void_p()
         self._memory = c_void_p()
-        check(fast.spw_store_alloc(handle, len_bytes, byref(self._memory)))
+        check(fast.spw_store_alloc(handles[0], len_bytes, byref(self._memory)))
         assert self._memory.value is not None
         self._whole = memoryview((c_ubyte * len_bytes).from_address(self._memory.value))
         self.view = self._whole[:0]
@@ -43,8 +45,9 @@ class _Buffer:
             assert self._memory.value is not None
             ctypes.memset(self._memory.value, 0, part.len_bytes)
             return
-        check(blocking.spw_store_get(self._handle, part.thing, part.offset, self._memory,
-                                     part.len_bytes, _PREFETCH, None, byref(self._request)))
+        check(blocking.spw_store_get(self._handles[part.store], part.thing, part.offset,
+                                     self._memory, part.len_bytes, _PREFETCH, None,
+                                     byref(self._request)))
 
     def end(self) -> None:
         """Wait until the part is read. Ctrl-C meanwhile is raised afterwards: until then the drives
@@ -62,7 +65,7 @@ class _Buffer:
 
     def __exit__(self, *_: object) -> None:
         end_of(self._request)
-        fast.spw_store_release(self._handle, self._memory)
+        fast.spw_store_release(self._handles[0], self._memory)
 
 
 def _joined(parts: Sequence[Part]) -> List[Part]:
@@ -72,8 +75,9 @@ def _joined(parts: Sequence[Part]) -> List[Part]:
         if part.len_bytes == 0:
             continue
         last = runs[-1] if runs else None
-        if last and last.thing == part.thing and last.offset + last.len_bytes == part.offset:
-            runs[-1] = Part(last.thing, last.offset, last.len_bytes + part.len_bytes)
+        if last and (last.store, last.thing, last.offset + last.len_bytes) == (
+                part.store, part.thing, part.offset):
+            runs[-1] = dataclasses.replace(last, len_bytes=last.len_bytes + part.len_bytes)
         else:
             runs.append(part)
     return runs
@@ -86,30 +90,31 @@ def _cut(run: Part, len_max: int, chunk_bytes: int) -> Iterator[Part]:
     while at < stop:
         end = (at + len_max) // chunk_bytes * chunk_bytes
         end = min(stop, end if end > at else at + len_max)
-        yield Part(run.thing, at, end - at)
+        yield dataclasses.replace(run, offset=at, len_bytes=end - at)
         at = end
 
 
-def _buffer_bytes(store: Store, runs: Sequence[Part]) -> int:
+def _buffer_bytes(store: Store, runs: Sequence[Part], most: int) -> int:
     """The length of a buffer: that of the longest run, up to a quarter of the arena."""
     longest = max((run.len_bytes for run in runs), default=1)
-    room = min(_BUFFER_BYTES_MAX, store.arena_bytes // 4 or _BUFFER_BYTES_MAX)
+    room = min(most, store.arena_bytes // 4 or most)
     return max(_PAGE_BYTES, min(longest + _PAGE_BYTES - 1, room) // _PAGE_BYTES * _PAGE_BYTES)
 
 
-def _pieces(store: Store, parts: Sequence[Part]) -> Generator[memoryview, None, None]:
+def _pieces(stores: Sequence[Store], parts: Sequence[Part],
+            most: int) -> Generator[memoryview, None, None]:
     """The bytes of all parts, one after the other; each view is valid until the next one is
     requested.
 
     :raises SpillwayError: they cannot be read; ENOBUFS the store's arena is used up
     """
     runs = _joined(parts)
-    len_bytes = _buffer_bytes(store, runs)
-    with store.held() as handle, _Buffer(handle, len_bytes) as one, \
-            _Buffer(handle, len_bytes) as other:
-        used, coming = one, other
+    len_bytes = _buffer_bytes(stores[0], runs, most)
+    with contextlib.ExitStack() as held:
+        handles = [held.enter_context(store.held()) for store in stores]
+        used, coming = [held.enter_context(_Buffer(handles, len_bytes)) for _ in range(2)]
         for run in runs:
-            for part in _cut(run, len_bytes, store.chunk_bytes):
+            for part in _cut(run, len_bytes, stores[0].chunk_bytes):
                 coming.begin(part)
                 if used.view:
                     yield used.view
@@ -161,18 +166,21 @@ class _Joining:
         yield buffer_of(masters)
 
 
-def leaving(store: Store, tensors: Sequence[Committed]
+def leaving(stores: Sequence[Store], tensors: Sequence[Committed],
+            most: int = _BUFFER_BYTES_MAX
             ) -> Generator[Tuple[Committed, Iterator[memoryview]], None, None]:
     """Yield each tensor with views of its bytes, in this order. Use a view before the next one, and
-    all views of a tensor before the next tensor. The store stays open until the generator is
+    all views of a tensor before the next tensor. The stores stay open until the generator is
     closed.
 
+    :param stores: as parts number them; the buffers are in the arena of the first
+    :param most: bytes of a buffer
     :raises SpillwayError: a drive failed; EBADMSG one returned other bytes; ENXIO they are on a
-        missing drive; ENOBUFS the store's arena is used up
+        missing drive; ENOBUFS the first store's arena is used up
     """
     rounded = _Rounding()
-    with contextlib.closing(_pieces(store, [part for tensor in tensors
-                                            for part in tensor.parts])) as pieces:
+    with contextlib.closing(_pieces(stores, [part for tensor in tensors
+                                            for part in tensor.parts], most)) as pieces:
         rest: Any = memoryview(b"")
 
         def stored(left: int) -> Iterator[memoryview]:

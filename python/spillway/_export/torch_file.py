@@ -106,7 +106,7 @@ class TorchWriter:
         self.len_bytes = len(self._pickle) + sum(tensor.len_bytes for tensor in order) + \
             512 * (len(pickler.storages) + 4)
 
-    def write(self, store: Store, outputs: Outputs) -> None:
+    def write(self, stores: Sequence[Store], outputs: Outputs) -> None:
         """
         :raises SpillwayError: raised by leaving()
         :raises OSError: the file cannot be written
@@ -119,7 +119,8 @@ class TorchWriter:
             for storage in self._others:
                 assert isinstance(storage.tensor, Tensor)
                 _add(archive, output, f"data/{storage.key}", [buffer_of(storage.tensor)])
-            with contextlib.closing(leaving(store, [tensor for tensor, _ in self._order])) as those:
+            tensors = [tensor for tensor, _ in self._order]
+            with contextlib.closing(leaving(stores, tensors)) as those:
                 for (_, key), (_, views) in zip(self._order, those):
                     _add(archive, output, f"data/{key}", views)
             _add(archive, output, "version", [b"3\n"])

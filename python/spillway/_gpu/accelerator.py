@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Tuple
 
 import torch
 from torch import Tensor
@@ -18,6 +18,19 @@ from .copies import Shape
 _log = logging.getLogger("spillway")
 
 _HOST_REGISTER_PORTABLE = 1  # pinned for all devices of the process
+
+
+def synchronize(device: torch.device) -> None:
+    """The caller waits for all streams of the device."""
+    module: Any = getattr(torch, device.type, None)
+    (module if hasattr(module, "synchronize") else torch.accelerator).synchronize(device)
+
+
+def empty_cache(device: torch.device) -> None:
+    """The allocator returns the memory that it keeps for the next use, if it can."""
+    module: Any = getattr(torch, device.type, None)
+    if hasattr(module, "empty_cache"):
+        module.empty_cache()
 
 
 class Table:
@@ -100,6 +113,14 @@ class Table:
         dtype, size, stride = shape
         with self.on(stream):
             return torch.empty_strided(size, stride, dtype=dtype, device=stream.device)
+
+    def pinned(self, shape: Tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """Memory of the host that a device copies from and to while the host does something else.
+        It is PyTorch's, and can be resized.
+
+        :raises RuntimeError: the system pins no more memory
+        """
+        return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
 
     def on(self, stream: Any) -> Any:
         """A context in which the stream is the current one of its device, which is the current

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 # spillway/_gpu/device_times.py - stalls and bus speed of a device, by the device clock
 """Where events have times. A stream stalls from the moment when it has nothing else to do (an event
-recorded before the wait) until the copy that it waits for has ended. Times are read once the end of
-a copy was seen; nothing waits for them.
+recorded before the wait) until the copy that it waits for has ended, or until the host, which has
+waited for staging memory, gives it more. Times are read once the end of a copy was seen; nothing
+waits for them.
 
 The time of a step is that of one device, by events recorded in its stream where scopes begin and
 end; the device clock stands still while the stream stalls.
@@ -25,6 +26,7 @@ from .._report.step_trace import StepTrace
 _log = logging.getLogger("spillway")
 
 _EVERY = 8  # one in this many copies measures the bus
+_GOES_ON, _STANDS, _STALLS = 0, -1, -2  # the clock, after a mark that has no number
 
 
 class DeviceTimes:
@@ -44,13 +46,13 @@ class DeviceTimes:
         # In its recording, of each device: the first mark, and when the host gave it.
         self._first: Dict[torch.device, Tuple[Any, int]] = {}
         # What the device was given: marks, with their numbers, and after the first of them copies
-        # for which its stream waits, and marks where the clock is to stand still (-1) or go on (0).
+        # for which its stream waits, and marks where the clock is to stand still or go on.
         # What of that has come: the last mark, and when.
         self._given: Deque[Union[Tuple[int, Any], Any]] = deque()
         self._last: Any = None
         self._now_ns = self._told_ns = 0
         self.stands = False  # from what the stream is given now on,
-        self._stood = False  # and from what has come on
+        self._state = _GOES_ON  # and from what has come on
 
     def mark(self, stream: Any) -> Any:
         """The end of what the stream was given so far; None: there are no times."""
@@ -76,8 +78,24 @@ class DeviceTimes:
         if self.stands is not still and self._has:
             mark = self._table.mark(self._table.current_stream(self.device))
             self.stands = still
-            if self._given or self._last is not None:
-                self._given.append((-1 if still else 0, mark))
+            self._turn(_STANDS if still else _GOES_ON, mark)
+
+    def _turn(self, state: int, mark: Any) -> None:
+        if self._given or self._last is not None:
+            self._given.append((state, mark))
+
+    def starve(self, stream: Any) -> Any:
+        """The host waits, and gives the stream nothing until feed(). Return: an event after all
+        that it was given so far."""
+        mark = self._table.mark(stream)
+        if self._has and stream.device == self.device:
+            self._turn(_STALLS, mark)
+        return mark
+
+    def feed(self, stream: Any) -> None:
+        """The host has waited."""
+        if self._has and stream.device == self.device:
+            self._turn(_STANDS if self.stands else _GOES_ON, self._table.mark(stream))
 
     def waits(self, device: torch.device, copy: Any) -> None:
         """A stream that computes waits for a copy from now on."""
@@ -94,17 +112,22 @@ class DeviceTimes:
                     return
                 self._mark_has_come(handle, *first)
             elif first.ended:
-                self._now_ns -= 0 if self._stood else first.stalled_ns
+                self._now_ns -= first.stalled_ns if self._state == _GOES_ON else 0
             else:
                 return
             self._given.popleft()
 
     def _mark_has_come(self, handle: int, number: int, event: Any) -> None:
         if self._last is not None:
-            self._now_ns += 0 if self._stood else self._elapsed(self._last, event)
+            took_ns = self._elapsed(self._last, event)
+            if self._state == _GOES_ON:
+                self._now_ns += took_ns
+            elif self._state == _STALLS:
+                self._shown.stall_ns += took_ns
+                self._shown.stall_out_ns += took_ns
         self._last = event
         if number <= 0:
-            self._stood = number < 0
+            self._state = number
             return
         self._told_ns = max(self._told_ns, self._now_ns)  # times are rounded
         fast.spw_cache_device_marked(handle, number, self._told_ns)
@@ -132,6 +155,7 @@ class DeviceTimes:
         if stalled_ns > 0:
             copy.stalled_ns = stalled_ns
             self._shown.stall_ns += stalled_ns
+            self._shown.stall_out_ns += stalled_ns if out else 0
             self._trace(device, "wait for a " + way, copy.since, stalled_ns)
 
     def tell(self, handle: int) -> None:

@@ -10,9 +10,9 @@ from typing import Any, List, Tuple
 
 import torch
 
+from .._core.free_memory import free_memory
 from .._core.library import (ArenaOpts, SpillwayError, blocking, bytes_text, check, fast, options)
 from ..cache import HOST_BYTES_MIN, Cache
-from .free_memory import free_memory
 
 _log = logging.getLogger("spillway")
 

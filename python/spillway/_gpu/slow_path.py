@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple
 import torch
 from torch import Tensor
 
-from .._core.checksums import can_checksum, checksums_of
 from .._core.hooks_loader import hooks
 from .._core.library import SpillwayError, log
 from .._core.torch_compat import storage_of
 from .._report.step_trace import StepTrace
 from ..cache import Cache
+from .checksums import can_checksum, checksums_of
 from .copies import Port
 from .host_memory import HostMemory
 from .recompute_check import Verdict
@@ -70,7 +70,7 @@ class DeviceTensors(hooks.OnDevice):  # type: ignore[misc]
     # ---- Saving ----------------------------------------------------------------------------------
 
     def _notify(self, device: torch.device, event: Any) -> None:
-        """Wait for a copy out that has begun."""
+        """Wait for a copy that has begun."""
         notifier = self._notifiers.get(device)
         if notifier is None:
             on_end = weakref.WeakMethod(self._on_end)

@@ -3,7 +3,8 @@
 """Invariants:
 B1  a tile is stepped once between two calls of step(), with the gradients that its parameters have
     from one backward pass
-B2  a gradient is freed when all tiles that its parameter lies in have been stepped
+B2  a gradient is freed when all tiles that its parameter lies in have been stepped; that of a
+    device leaves it before, and the tiles wait until it is in the host (departures.py)
 B3  a tile is stepped once nothing reads its parameters any more; step() itself runs after all reads
 """
 from __future__ import annotations
@@ -11,17 +12,18 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Sequence, Set
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 import torch
 from torch import Tensor
 
 from .._core.library import SpillwayError
-from .._optim.arithmetic import Entry, are_equal
+from .._optim.arithmetic import Entry, are_equal, piece_of
 from .._optim.elementwise import Options
-from .._optim.tiled import Tiled, check_gradient
+from .._optim.tiled import InMemory, Tiled, check_gradient
 from .._optim.tiles import Piece, Tile
 from .ddp_buckets import Reduced, check_reduced
+from .departures import Departure, Departures
 from .freed_placeholder import Freed
 from .param_readers import Readers
 
@@ -37,17 +39,115 @@ _AGAIN = ("a second backward pass before step(): with in_backward=True the first
           "an error ended the first, go back to the last commit")
 
 
+class Departed(InMemory):
+    """Gradients as ``grad`` of their parameters, and those that have left a device: then ``grad``
+    is a Freed, by which it is known that nothing has replaced or dropped the gradient since. The
+    values of parameters that stay on the device come with them.
+
+    :param values: where the values of parameters are, and to be put while a tile is stepped
+    """
+
+    def __init__(self, params: Sequence[Tensor], departures: Departures, values: Any) -> None:
+        super().__init__(params)
+        self.departures = departures
+        self._values = values
+        self._left: Dict[int, Tuple[Departure, Freed]] = {}  # by number of the parameter
+        self._came: Dict[int, Tuple[Departure, int]] = {}  # values, of this version
+
+    def send(self, number: int) -> None:
+        """A gradient that is complete leaves its device, if it is on one; no one waits."""
+        param = self._params[number]
+        if param.grad is not None and self.departures.takes(param.grad):
+            departure = self.departures.begin(param.grad)
+            if departure is not None:
+                left = departure, Freed(param)
+                self._left[number] = left
+                param.grad = left[1]
+                self._send_value(number, param)
+
+    def length_of(self, number: int) -> int:
+        """Bytes in the host's memory of what send() sends."""
+        param = self._params[number]
+        grad = param.grad
+        length = 0 if grad is None else grad.numel() * grad.element_size()
+        return length + (param.numel() * param.element_size() if self._sends_value(number) else 0)
+
+    def _sends_value(self, number: int) -> bool:
+        return self._values.stays_on_device(number) and self._params[number].is_contiguous()
+
+    def _send_value(self, number: int, param: Any) -> None:
+        if not self._sends_value(number):
+            return
+        value = self.departures.begin(param.detach(), is_kept=True)
+        if value is not None:
+            self._came[number] = value, param._version
+
+    def use_values(self, numbers: Iterable[int]) -> None:
+        """A tile is stepped with the values that have come, unless they were changed since."""
+        for number in numbers:
+            value, version = self._came.get(number, (None, 0))
+            if value is not None and self._params[number]._version == version:
+                self._values.instead[number] = value.land()
+
+    def return_values(self, numbers: Iterable[int]) -> None:
+        """They are what the tile was stepped to: the device gets them."""
+        for number in numbers:
+            if number in self._values.instead:
+                value, param = self._came[number][0], self._params[number]
+                self.departures.forth(value, param.detach())
+                self._came[number] = value, param._version
+
+    def end_use(self) -> None:
+        self._values.instead.clear()
+
+    def of(self, number: int) -> Optional[Departure]:
+        """The gradient of a parameter that has left its device."""
+        departure, mark = self._left.get(number, (None, None))
+        return departure if mark is not None and self._params[number].grad is mark else None
+
+    def has(self, number: int) -> bool:
+        """Whether a parameter has a gradient that was not freed."""
+        grad = self._params[number].grad
+        return grad is not None and (not isinstance(grad, Freed) or self.of(number) is not None)
+
+    def has_landed(self, number: int) -> bool:
+        departure, value = self.of(number), self._came.get(number)
+        return ((departure is None or departure.has_landed())
+                and (value is None or value[0].has_landed()))
+
+    def is_sent(self, tile: Tile) -> bool:
+        """Whether a gradient of a tile is in the host's memory, or on its way there."""
+        return any(self.of(piece.parameter) is not None for piece in tile.pieces)
+
+    def drop(self, number: int) -> None:
+        self._left.pop(number, None)
+        self._came.pop(number, None)
+
+    def end_step(self) -> None:
+        self._left.clear()
+        self._came.clear()
+        self.departures.reap()
+
+    def _piece(self, piece: Piece) -> Tensor:
+        departure = self.of(piece.parameter)
+        if departure is None:
+            return super()._piece(piece)
+        return piece_of(departure.land(), piece)
+
+
 class DuringBackward:
     """Of an optimizer: which gradients are complete, and which tiles have been stepped.
 
+    :param gradients: which the tiles are stepped with
     :param whole: returns the optimizer's state, or raises what is wrong with it
     :param groups: returns the current options of the parameter groups
     :param reduced: the source of the gradients; None: autograd
     """
 
-    def __init__(self, params: Sequence[Tensor], whole: Callable[[], Tiled],
+    def __init__(self, params: Sequence[Tensor], gradients: Departed, whole: Callable[[], Tiled],
                  groups: Callable[[], List[Options]], reduced: Optional[Reduced]) -> None:
         self._params = params
+        self._gradients = gradients
         self._whole = whole
         self._groups = groups
         self._reduced = reduced
@@ -128,7 +228,30 @@ class DuringBackward:
             self._here.add(number)
             assert self._tiles_of is not None
             self._waiting += filter(self._is_complete, self._tiles_of[number])
+            self._send(number, tiled)
             self._step_waiting(tiled)
+
+    def _send(self, number: int, tiled: Tiled) -> None:
+        """A gradient leaves its device. A reducer's buffer is not left to a copy: the reducer
+        writes into it again. If the host has no room, the tile that has waited longest is stepped
+        first, which waits for its copies; else copies back to the device are waited for."""
+        if self._reduced is not None or self._params[number].grad is None:
+            return
+        departures = self._gradients.departures
+        while departures.lacks(self._gradients.length_of(number)):
+            tile = next((tile for tile in self._waiting if self._gradients.is_sent(tile)
+                         and not self._is_read(tile)), None)
+            if tile is None or self._postponed:
+                if departures.wait_for_return():
+                    continue
+                break
+            self._waiting.remove(tile)
+            self._step_or_postpone(tiled, tile)
+        self._gradients.send(number)
+
+    def _is_read(self, tile: Tile) -> bool:
+        """Whether something still reads the parameters of a tile (B3)."""
+        return any(self._readers.has(piece.parameter) for piece in tile.pieces)
 
     def _is_complete(self, tile: Tile) -> bool:
         return all(piece.parameter in self._here or piece.parameter not in self._hooked
@@ -138,23 +261,39 @@ class DuringBackward:
         """Step the tiles whose parameters nothing reads any more (B3)."""
         waiting, self._waiting = self._waiting, []
         for tile in waiting:
-            if self._postponed or any(self._readers.has(piece.parameter) for piece in tile.pieces):
+            if self._postponed or self._is_read(tile) or not all(
+                    self._gradients.has_landed(piece.parameter) for piece in tile.pieces):
                 self._waiting.append(tile)
-                continue
-            pieces = [piece for piece in tile.pieces if piece.parameter in self._hooked]
-            try:
-                self._step_tile(tiled, tile, pieces)
-                self._free(tile)
-            except SpillwayError as error:
-                _log.warning("%s is left to step(), and its gradients stay: %s", tile.name, error)
-                self._postponed = True
-                self._waiting.append(tile)
+            else:
+                self._step_or_postpone(tiled, tile)
+
+    def _step_or_postpone(self, tiled: Tiled, tile: Tile) -> None:
+        pieces = [piece for piece in tile.pieces if piece.parameter in self._hooked]
+        numbers = {piece.parameter for piece in pieces}
+        try:
+            self._gradients.use_values(numbers)
+            self._step_tile(tiled, tile, pieces)
+            self._return_values(tiled, numbers)
+            self._free(tile)
+        except SpillwayError as error:
+            _log.warning("%s is left to step(), and its gradients stay: %s", tile.name, error)
+            self._postponed = True
+            self._waiting.append(tile)
+        finally:
+            self._gradients.end_use()
+
+    def _return_values(self, tiled: Tiled, numbers: Set[int]) -> None:
+        try:
+            self._gradients.return_values(numbers)
+        except BaseException as error:  # the device has values of before the tile's step
+            tiled.end_use("a step", error)
+            raise
 
     def _step_tile(self, tiled: Tiled, tile: Tile, pieces: Sequence[Piece],
                    also_done: Optional[Set[str]] = None) -> None:
         """Step a tile, for these of its parameters.
         :param also_done: a set to which the tile's name is added"""
-        pieces = [piece for piece in pieces if self._params[piece.parameter].grad is not None]
+        pieces = [piece for piece in pieces if self._gradients.has(piece.parameter)]
         options = self._groups()[tile.group]
         try:
             if pieces:
@@ -177,6 +316,7 @@ class DuringBackward:
         for number in {piece.parameter for piece in tile.pieces} & self._changed:
             if all(other.name in self._stepped for other in self._tiles_of[number]):
                 self._params[number].grad = None
+                self._gradients.drop(number)
                 self._freed.add(number)
 
     def _mark(self) -> None:
@@ -188,7 +328,7 @@ class DuringBackward:
 
     def _unmark(self) -> None:
         for number in self._here:
-            if isinstance(self._params[number].grad, Freed):
+            if isinstance(self._params[number].grad, Freed) and not self._gradients.has(number):
                 self._params[number].grad = None
 
     def finish(self) -> None:
@@ -215,6 +355,7 @@ class DuringBackward:
                 self._step_tile(tiled, tile, pieces, self._finished)
             for number in self._changed:
                 self._params[number].grad = None
+            self._gradients.end_step()
             tiled.end_pass(self._after)
             self._next_order = [*self._order.values(),
                                 *(tile for tile in tiled.records.layout.tiles

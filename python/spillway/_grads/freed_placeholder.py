@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 _WORDS = ("this gradient has been used and freed: with in_backward=True parameters are stepped "

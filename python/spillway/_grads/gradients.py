@@ -2,7 +2,8 @@
 # spillway/_grads/gradients.py - gradients=True: move gradients to drives during the backward pass
 """Each tile of the state has a tile of gradients, which is not part of commits. A complete gradient
 is written into the tiles of its parameter, each tile when all its parameters have their gradients,
-and its memory is freed. A StoredGradient replaces it as ``grad``.
+and its memory is freed. A StoredGradient replaces it as ``grad``. From a device it comes by way of
+pinned memory, and is written when it is there (departures.py).
 
 Invariants:
 G1  a gradient is current as long as its StoredGradient is the grad of its parameter, or inside it
@@ -30,6 +31,7 @@ from .._optim.records import Records
 from .._optim.tiled import Tiled, check_gradient
 from .._optim.tiles import Piece, Tile, name_of
 from .ddp_buckets import Reduced
+from .departures import Departures
 from .stored_placeholder import Gradient, Question, StoredGradient
 
 _log = logging.getLogger("spillway")
@@ -45,6 +47,7 @@ class Gradients:
     :param records: of the optimizer's layout
     :param whole: returns the optimizer's state, or raises what is wrong with it
     :param reduced: the source of the gradients; None: autograd
+    :param departures: how those of a device come to the host
     """
 
     # The step begins with the first tile, whose gradients are in memory: the backward pass ends
@@ -52,7 +55,8 @@ class Gradients:
     alternates = False
 
     def __init__(self, params: Sequence[Tensor], records: Records, whole: Callable[[], Tiled],
-                 reduced: Optional[Reduced]) -> None:
+                 reduced: Optional[Reduced], departures: Departures) -> None:
+        self._departures = departures
         self._params = params
         self._records = records
         self._whole = whole
@@ -156,7 +160,22 @@ class Gradients:
                     gradient.answers[question] = self._computed(gradient, question)
             for tile in self._tiles_of[number]:
                 self._waiting[tile.name] = tile
+            self._depart(gradient)
             self._write()
+
+    def _depart(self, gradient: Gradient) -> None:
+        """Copy what is held to the host, if it is on a device; no one waits, unless the host has no
+        room for it. A reducer's buffer is not left to a copy: the reducer writes into it again."""
+        held = gradient.held
+        if self._reduced is not None or held is None or not self._departures.takes(held):
+            return
+        while (self._departures.lacks(held.numel() * held.element_size()) and not self._postponed
+               and (self._write_one() or self._departures.wait_for_return())):
+            if gradient.held is not held:  # its own tiles were written
+                return
+        departure = self._departures.begin(held)
+        if departure is not None:
+            gradient.departs(departure)
 
     def _taken_over(self, number: int, to_mark: bool) -> Gradient:
         param = self._params[number]
@@ -186,7 +205,7 @@ class Gradients:
         with self._lock, torch.no_grad():
             for number, stored in self._unmarked.items():
                 if stored.gradient.held is not None:
-                    stored.gradient.held = stored.gradient.held.clone()
+                    stored.gradient.hold(stored.gradient.held.clone())
                 self._params[number].grad = stored
             self._unmarked.clear()
 
@@ -195,19 +214,40 @@ class Gradients:
         return all(piece.parameter in self._pass or piece.parameter not in self._hooked
                    for piece in tile.pieces)
 
+    def _has_landed(self, tile: Tile) -> bool:
+        """Whether no gradient of a tile is on its way from a device."""
+        return all(gradient.has_landed() for gradient in (
+            self._current.get(piece.parameter) for piece in tile.pieces)
+                   if gradient is not None and tile.name in gradient.left)
+
     def _write(self) -> None:
         """Write the complete tiles, and those that have waited longest (G4)."""
-        complete = [tile for tile in self._waiting.values() if self._is_complete(tile)]
-        others = [tile for tile in self._waiting.values() if not self._is_complete(tile)]
-        for tile in complete + others[:max(0, len(others) - self._open_max)]:
+        for tile in self._to_write():
             if self._postponed:
                 return
-            try:
-                self._write_tile(tile)
-            except SpillwayError as error:
-                _log.warning("%s cannot be written, and what it lacks stays in memory: %s",
-                             tile.name, error)
-                self._postponed = True
+            if self._has_landed(tile):
+                self._try_to_write(tile)
+
+    def _write_one(self) -> bool:
+        """Write the tile that has waited longest, even if this has to wait for a copy. Return:
+        False if there is none."""
+        tile = next(iter(self._to_write()), None)
+        if tile is not None:
+            self._try_to_write(tile)
+        return tile is not None
+
+    def _to_write(self) -> List[Tile]:
+        complete = [tile for tile in self._waiting.values() if self._is_complete(tile)]
+        others = [tile for tile in self._waiting.values() if not self._is_complete(tile)]
+        return complete + others[:max(0, len(others) - self._open_max)]
+
+    def _try_to_write(self, tile: Tile) -> None:
+        try:
+            self._write_tile(tile)
+        except SpillwayError as error:
+            _log.warning("%s cannot be written, and what it lacks stays in memory: %s",
+                         tile.name, error)
+            self._postponed = True
 
     def _write_tile(self, tile: Tile) -> None:
         current = [(piece, self._current[piece.parameter]) for piece in tile.pieces
@@ -228,16 +268,15 @@ class Gradients:
             with self._records.taken(tile) as taken:
                 inside = taken.changed = True
                 for piece, gradient in found:
-                    assert gradient.held is not None
                     into = taken.views[GRADIENT][piece.offset:piece.end]
                     if gradient.adds:
-                        into.add_(piece_of(gradient.held, piece).to("cpu"))
+                        into.add_(piece_of(gradient.memory(), piece).to("cpu"))
                     else:
-                        read_piece(gradient.held, piece, into)
+                        read_piece(gradient.memory(), piece, into)
             for _, gradient in found:
                 gradient.left.discard(tile.name)
                 if not gradient.left:
-                    gradient.held, gradient.adds = None, False
+                    gradient.held, gradient.departure, gradient.adds = None, None, False
         except BaseException:
             if inside:  # it is not known how much has been added
                 for _, gradient in found:
@@ -263,13 +302,16 @@ class Gradients:
             all_tiles = {tile.name for tile in self._tiles_of[gradient.number]}
             if gradient.later:
                 value = self._read(gradient)
-                gradient.held, gradient.adds, gradient.left, gradient.later = (
-                    value, False, all_tiles, [])
+                (gradient.held, gradient.departure, gradient.adds, gradient.left,
+                 gradient.later) = value, None, False, all_tiles, []
             elif gradient.adds or gradient.left != all_tiles:
                 for tile in self._tiles_of[gradient.number]:
                     if tile.name in gradient.left:
                         self._write_tile(tile)
-                gradient.held, gradient.adds, gradient.left = other, True, all_tiles
+                gradient.held, gradient.departure, gradient.adds, gradient.left = (
+                    other, None, True, all_tiles)
+            elif gradient.departure is not None:  # nothing of it is written yet
+                gradient.hold(self._departures.back(gradient.departure, gradient.device))
             gradient.answers.clear()
             if not gradient.adds:
                 assert gradient.held is not None
@@ -299,7 +341,8 @@ class Gradients:
 
     def _computed(self, gradient: Gradient, question: Question) -> Tensor:
         function, args, kwargs = question
-        is_here = not gradient.adds and not gradient.later and gradient.held is not None
+        is_here = (not gradient.adds and not gradient.later and gradient.held is not None
+                   and gradient.departure is None)
         answer: Tensor = function(gradient.held if is_here else self._read(gradient), *args,
                                   **dict(kwargs))
         return answer
@@ -313,7 +356,9 @@ class Gradients:
 
     def _read(self, gradient: Gradient) -> Tensor:
         """The gradient in new memory, with the strides with which it arrived."""
-        if gradient.held is not None and not gradient.adds:
+        if gradient.departure is not None and not gradient.adds:
+            value = self._departures.back(gradient.departure, gradient.device)
+        elif gradient.held is not None and not gradient.adds:
             value = gradient.held.clone()
         else:
             value = self._read_records(gradient)
@@ -340,8 +385,7 @@ class Gradients:
         if tile.name not in gradient.left:
             assert view is not None
             return view[piece.offset:piece.end]
-        assert gradient.held is not None
-        held = piece_of(gradient.held, piece)
+        held = piece_of(gradient.memory(), piece)
         if not gradient.adds:
             return held
         assert view is not None
@@ -405,6 +449,7 @@ class Gradients:
         """A step has ended: the next backward pass belongs to another."""
         self._hook_all()
         self._pass, self._reading = None, False
+        self._departures.reap()
         self._asked, self._asked_now = self._asked_now, set()
 
 

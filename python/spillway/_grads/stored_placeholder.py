@@ -13,6 +13,8 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Protocol, Set,
 import torch
 from torch import Tensor
 
+from .departures import Departure
+
 _aten: Any = torch.ops.aten
 _UNREADABLE = (
     "this gradient is on drives, where gradients=True has written it: it can be accumulated, "
@@ -44,23 +46,41 @@ class Gradient:
     """The gradient of a parameter, or of this rank's part of one.
 
     ``held``: the whole gradient in memory, until it is written into the records of ``left``. If
-    ``adds``, the tensor to be added to these records instead.
+    ``adds``, the tensor to be added to these records instead. ``departure``: it is in host memory,
+    or on its way there; then only memory() may read it.
     ``later``: elementwise functions that were called since the last addition; not applied yet.
     ``answers``: to questions, as long as no element changes.
     """
 
-    __slots__ = ("number", "owner", "held", "adds", "left", "later", "answers", "shape", "strides",
-                 "__weakref__")
+    __slots__ = ("number", "owner", "held", "departure", "device", "adds", "left", "later",
+                 "answers", "shape", "strides", "__weakref__")
 
     def __init__(self, number: int, owner: Owner, held: Tensor, records: Iterable[str]) -> None:
         self.number = number
         self.owner = weakref.ref(owner)
         self.held: Optional[Tensor] = held
+        self.departure: Optional[Departure] = None
+        self.device = held.device
         self.adds = False
         self.left: Set[str] = set(records)
         self.later: List[Callable[[Tensor], Any]] = []
         self.answers: Dict[Question, Tensor] = {}
         self.shape, self.strides = held.shape, held.stride()
+
+    def hold(self, held: Optional[Tensor]) -> None:
+        self.held, self.departure = held, None
+
+    def departs(self, departure: Departure) -> None:
+        """What is held is the host's memory from now on."""
+        self.held, self.departure = departure.memory, departure
+
+    def memory(self) -> Tensor:
+        """What is held; waits until it is there."""
+        assert self.held is not None
+        return self.held if self.departure is None else self.departure.land()
+
+    def has_landed(self) -> bool:
+        return self.departure is None or self.departure.has_landed()
 
     def here(self) -> Owner:
         """:raises RuntimeError: the gradient was replaced or dropped, or its optimizer is gone"""

@@ -29,7 +29,7 @@ class Sizes:
     :param staging_bytes: most that wait to be written; beyond it tensors are kept (default 1 GiB)
     :param prefetch_bytes: most prefetched; 0, the default: as much as the largest scope spilled
     :param parameter_bytes: with parameters=True: most bytes of parameters in memory; default: three
-        of the largest scope
+        of the largest scope. Of a model on a GPU in its memory, default two, and in the host's
     """
 
     min_bytes: Optional[Size] = None
@@ -129,7 +129,7 @@ def parameters_of(model: nn.Module, store: Optional[Store], own: Optional[Store]
         from .._params.materialize import parameters_on
 
         return parameters_on(model, None if own is not None else store, layers_of(model),
-                             parameter_bytes)
+                             parameter_bytes, cache.host_bytes)
     except BaseException:
         cache.close()
         if own is not None:

@@ -15,12 +15,14 @@ from .._params.stats import ParameterStats
 from .._report.files import save, write
 from .._report.html import page_of
 from .._report.notebook import piece_of
-from .._report.run_record import Run, json_of
-from ..report import (Progress, hints_of, last_step_bytes, parameters_line, process_rows,
-                      summary_of, table_of, wear_since)
+from .._report.run_record import Profile, Run, json_of
+from ..report import (Progress, hints_of, last_step_bytes, parameters_line, summary_of, table_of,
+                      wear_since)
 from ..store import Path
 from .explain import ScopePlan, scope_plans, text_of
+from .frozen import FrozenCopies
 from .heap import Resident
+from .resting import Resting
 from .session import Session
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ class Reports:
     _scopes: List[nn.Module]
     _recomputer: Any
     _operations: Any
+    _frozen: FrozenCopies
     _session: Session
     _resident: Resident
     _progress: Optional[Progress]
@@ -49,6 +52,7 @@ class Reports:
     _entries: int  # of the context
     _compiled_words: str  # why spilling what is compiled as one piece gains little
     _trace_path: Optional[Path]
+    _resting: Resting
     _report_paths: List[str]
     # What a report says, from the moment when it is closed on.
     _last: Optional[Tuple[Run, str]] = None
@@ -114,18 +118,14 @@ class Reports:
                 if path is not None:
                     write(text_of(run), path)
             return
-        print(self._text() if self._last is None else self._last[1], file=file or sys.stdout)
+        text = self._text(self._run()) if self._last is None else self._last[1]
+        print(text, file=file or sys.stdout)
 
-    def _text(self) -> str:
-        stats, store = self.stats(), self._session.cache.store
-        table = table_of(stats, store, self._drives_before, self._session.device is not None,
-                         time.monotonic() - self._since, self._endurance_bytes,
-                         process_rows(*self._process(stats)),
-                         last_step_bytes(self._session.cache.profile()))
-        hints = self._hints(stats)
+    def _text(self, run: Run) -> str:
+        parts = [table_of(run, self._session.device is not None)]
         if self._parameters is not None:
-            table += "\n" + parameters_line(self._parameters.stats())
-        return "\n".join([table, *hints])
+            parts.append(parameters_line(self._parameters.stats()))
+        return "\n".join([*parts, *run.hints])
 
     def summary(self) -> str:
         """One line: activations and memory of the process, without spilling and with it, and what
@@ -155,20 +155,20 @@ class Reports:
         if self._last is not None:
             return self._last[0]
         cache, seconds = self._session.cache, time.monotonic() - self._since
-        stats, store = self.stats(), cache.store
+        stats, store, profile = self.stats(), cache.store, cache.profile()
         drives = [] if store is None or store.closed else store.drive_stats()
         return Run(
             self._name, cache.mode, time.strftime("%Y-%m-%d %H:%M"), seconds, stats,
-            cache.profile(), drives, self._drives_before,
+            profile, drives, self._drives_before,
             wear_since(drives, self._drives_before, seconds, self._endurance_bytes),
             "" if store is None or store.closed else store.description,
-            self._hints(stats), *self._process(stats))
+            self._hints(stats, profile), *self._process(stats, profile))
 
-    def _process(self, stats: CacheStats) -> Tuple[int, int, str]:
+    def _process(self, stats: CacheStats, profile: Profile) -> Tuple[int, int, str]:
         """As a Run has it: the most memory of the process, what that would be if nothing were
         spilled, and why freed memory stays in it."""
         resident, heap = self._resident.peak_bytes, self._session.heap
-        _, kept = last_step_bytes(self._session.cache.profile())
+        _, kept = last_step_bytes(profile)
         spared = max(0, kept - stats.step_peak_bytes) if kept else 0
         return (resident, resident + spared if resident else 0,
                 heap.why_not or "" if heap is not None else "")
@@ -179,13 +179,14 @@ class Reports:
         0: the system does not tell."""
         return self._resident.peak_bytes
 
-    def _hints(self, stats: CacheStats) -> List[str]:
+    def _hints(self, stats: CacheStats, profile: Profile) -> List[str]:
         hints = list(hints_of(stats, self._entries, self._session.cache.store, self._store_before,
                               self._session.others))
         if self._session.cache.host_bytes and self._session.device is None and stats.offers:
             hints.append("hint: host_bytes had no use: it keeps copies of tensors of a GPU, and "
                          "the model saved none that spillway can copy")
-        return hints + ([f"hint: {self._compiled_words}"] if self._compiled_words else [])
+        frozen = self._frozen.words(last_step_bytes(profile)[1])
+        return hints + [f"hint: {words}" for words in (self._compiled_words, frozen) if words]
 
     def _summarize(self) -> None:
         """Before it closes: later reports show what it did up to then. Errors must not keep it from
@@ -193,14 +194,15 @@ class Reports:
         if self._last is not None:  # its store closes, and has said so
             return
         try:
-            last = self._run(), self._text()
+            run = self._run()
+            last = run, self._text(run)
         except (SpillwayError, OSError, ValueError) as error:
             _log.warning("what this run did cannot be told: %s", error)
             return
         self._leave_report()
         self._last = last
         if self._entries:
-            _log.info("%s, mode %r: %s", self._name, last[0].mode, summary_of(last[0]))
+            _log.info("%s, mode %r: %s", self._name, run.mode, summary_of(run))
 
     def _leave_report(self) -> None:
         """At its end, where it was asked for. Errors must not end the training."""
@@ -224,6 +226,7 @@ class Reports:
         with open(path, "w", encoding="ascii"):  # fails now, not after the step
             pass
         self._trace_path = path
+        self._resting.look_closer()
 
     def _write_trace(self) -> None:
         """A trace that cannot be written must not end the training."""

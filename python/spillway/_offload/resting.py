@@ -6,17 +6,18 @@ run without them, and without hooks on layers: they rest. The cache says how man
 called as in steps that were seen and moved nothing."""
 from __future__ import annotations
 
-from typing import Any, Hashable, Optional, Set, Tuple
+from typing import Any, Callable, Hashable, Optional, Set, Tuple
 
 import torch
 from torch import Tensor, nn
 
+from .._core.hooks_loader import hooks
+from .._core.scopes import Hook
+from .._core.torch_compat import is_compiling, register_forward_pre_hook
 from .session import Session
 
 SEEN, CALM, RESTS, RESTS_LAST = range(4)  # as enum spw_step
 
-# A step in this number is looked at closer: what is trained, and how much memory the process has.
-LOOK_STEPS = 8
 _CALLS_MAX = 64  # of different kinds
 _DEPTH = 6
 
@@ -61,28 +62,41 @@ def _trained_of(model: nn.Module) -> Tuple[bool, ...]:
     return tuple([parameter.requires_grad for parameter in model.parameters()])
 
 
-class Resting:
-    """Which steps of an Offload rest."""
+class Resting(hooks.Rest):  # type: ignore[misc]
+    """Which steps of an Offload rest. As long as the model is called in one way, C finds out."""
 
-    def __init__(self) -> None:
-        self.now = False     # a step does, and the next may
-        self.last = False    # the next one does not
-        self.calls = 0       # of the model, since the context was entered
-        self.beneath: Any = None  # the innermost hooks of others
-        self._steps = 0      # in a row
+    now: bool     # a step does, and the next may
+    last: bool    # the next one does not
+    held: bool    # tensors of steps before may wait to be let go of
+    active: bool  # within a context in which calls of the model are known
+    light: bool   # which had no hooks since it was entered
+    calls: int    # of the model, since it was entered
+    steps: int    # that rest, in a row
+    beneath: Any  # the innermost hooks of others
+    call: Optional[Hashable]  # the last that was like those of steps that moved nothing
+
+    def __init__(self, _leases: Any) -> None:
+        self.trained: Tuple[bool, ...] = ()  # when it was called: of each parameter, whether it is
         self._calls: Set[Hashable] = set()  # of steps in a row that moved nothing
-        self._trained: Tuple[bool, ...] = ()  # in these: of each parameter, whether it is
         self._call: Optional[Hashable] = None  # by which the step begins
         self._before: Optional[Hashable] = None  # of the step before, if it was seen
-        self._held = True    # tensors of steps before may wait to be let go of
+        self.held = True
 
     def called(self, model: nn.Module, args: Any, kwargs: Any) -> None:
         """The model is called, outside of steps that rest: a step may begin."""
         trained = _trained_of(model)
-        if trained != self._trained:
-            self._calls.clear()
-            self._trained, self._before = trained, None
+        if trained != self.trained:
+            self._forget()
+            self.trained, self._before = trained, None
         self._call = call_of(model, args, kwargs)
+
+    def _forget(self) -> None:
+        self._calls.clear()
+        self.call = None
+
+    def look_closer(self) -> None:
+        """At the next call."""
+        self.call = None
 
     def may(self) -> bool:
         return self._call is not None and self._call in self._calls
@@ -90,33 +104,55 @@ class Resting:
     def answered(self, result: int) -> None:
         """By the cache, which the step that begins was asked for."""
         if result == SEEN:
-            self._calls.clear()
+            self._forget()
         elif self._before is not None:  # that step moved nothing
             if len(self._calls) >= _CALLS_MAX:
-                self._calls.clear()
+                self._forget()
             self._calls.add(self._before)
         self.last = result == RESTS_LAST
         self.now = result >= RESTS
         self._before, self._call = None if self.now else self._call, None
         if self.now:
-            self._steps, self._held = 0, True
+            self.steps, self.held = 0, True
 
     def is_like(self, model: nn.Module, args: Any, kwargs: Any) -> bool:
         """Whether the model is called as in steps that moved nothing."""
-        self._steps += 1
-        if self.last or call_of(model, args, kwargs) not in self._calls:
+        self.steps += 1
+        call = call_of(model, args, kwargs)
+        if self.last or call not in self._calls:
             return False
-        return not self.is_look() or self._trained == _trained_of(model)
+        if self.is_look() and self.trained != _trained_of(model):
+            return False
+        self.call = call
+        return True
 
     def goes_on(self, result: int) -> None:
         self.calls += 1
         self.last = result == RESTS_LAST
 
     def is_look(self) -> bool:
-        return self._steps % LOOK_STEPS == 0
+        """A step in this number is looked at closer: what is trained, how much memory is used."""
+        return bool(self.steps % hooks.LOOK_STEPS == 0)
 
     def drain(self, session: Session) -> None:
         """Let go of tensors of steps that were seen: their graph may end later."""
-        if self._held or self.is_look():
+        if self.held or self.is_look():
             session.drain()
-            self._held = session.held() > 0
+            self.held = session.held() > 0
+
+
+class CallHook(Hook):
+    """Of a model in contexts that rest. The method hears of calls that C does not know."""
+
+    __slots__ = ("_resting", "key")
+
+    def __init__(self, resting: Resting, model: nn.Module, method: Callable[..., None]) -> None:
+        super().__init__(method)
+        self._resting = resting
+        handle = register_forward_pre_hook(model, self)
+        self.key = handle.id  # among the hooks of the model
+        handle.remove()
+
+    def __call__(self, *call: Any) -> None:
+        if not is_compiling() and not self._resting.rests(*call):
+            super().__call__(*call)

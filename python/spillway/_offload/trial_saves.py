@@ -9,7 +9,7 @@ all views: an operation of others may leave a part of its result unwritten.
 """
 from __future__ import annotations
 
-from typing import Any, Iterator, List, Optional, Set
+from typing import Any, Iterator, List, Optional, Set, Union
 
 import torch
 from torch import Tensor
@@ -17,9 +17,12 @@ from torch import Tensor
 from .._core.scopes import identities, tensors_in
 from .._core.tensors import plain
 from .._core.torch_compat import unseen_by_modes
+from .._params.offloaded_param import Kept, Saved, held
 
 # To compare bits, whatever the strides: of complex numbers of 16 bytes, as pairs.
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+Held = Union[Saved, Kept]
 
 DIFFERS = "a second run saves other tensors"
 MODIFIED = "what it saves is modified in place afterwards"
@@ -51,20 +54,11 @@ class _Shown:
             yield base
 
 
-class _Held:
-    """A tensor that the first run saved."""
-
-    __slots__ = ("tensor", "version")
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor.detach()  # without the graph, which would never be released
-        self.version = tensor._version
-
-    def differs(self, other: Tensor) -> Optional[str]:
-        """In words; None: it is the same, bit for bit."""
-        if self.tensor._version != self.version:
-            return MODIFIED
-        return None if is_same(self.tensor, other) else DIFFERS
+def _differs(one: Held, other: Tensor) -> Optional[str]:
+    """In words; None: it is the same, bit for bit."""
+    if one.is_modified():
+        return MODIFIED
+    return None if is_same(one.unpack(), other) else DIFFERS
 
 
 class FirstRun:
@@ -72,12 +66,12 @@ class FirstRun:
 
     def __init__(self, arguments: Any) -> None:
         self._shown = _Shown(arguments)
-        self.held: List[Optional[_Held]] = []  # None: it cannot be compared
+        self.held: List[Optional[Held]] = []  # None: it cannot be compared
 
     def add(self, tensor: Tensor) -> None:
         for each in self._shown.by(tensor):
             try:
-                self.held.append(_Held(each))
+                self.held.append(held(each))
             except Exception:  # training goes on without
                 self.held.append(None)
 
@@ -93,10 +87,10 @@ class SecondRun:
 
     def add(self, tensor: Tensor) -> None:
         for each in self._shown.by(tensor):
-            held = self._left.pop() if self._left else None
+            one = self._left.pop() if self._left else None
             if self._differs is None:
                 with unseen_by_modes():  # comparing is not part of the run
-                    self._differs = DIFFERS if held is None else held.differs(each)
+                    self._differs = DIFFERS if one is None else _differs(one, each)
 
     def differs(self) -> Optional[str]:
         """In words; None: both have saved the same."""

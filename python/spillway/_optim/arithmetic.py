@@ -335,7 +335,8 @@ class Arithmetic:
         optimizer_class, options = self._classes[tile.group]
         inner = self._kept.get(optimizer_class)
         if inner is None or any(run.entry is None for run in runs):
-            # What the class puts into a state when it is made belongs to new parameters.
+            # An optimizer may fill its state when it is constructed, as Adagrad does: right for new
+            # parameters alone.
             inner = make(optimizer_class, params, group, options)
         else:
             forced = {name: False for name in ("foreach", "fused") if name in inner.defaults}

@@ -30,8 +30,9 @@ Shapes = Mapping[str, Tuple[int, ...]]
 @dataclasses.dataclass
 class Checkpoint:
     """``rank``: which process, of how many; ``groups`` are options without parameters; ``entries``
-    are of all parameters, in order; ``names`` are theirs, group by group. None: an earlier version
-    did not write them."""
+    are of all parameters, in order; ``names`` are theirs, group by group; ``rows`` (ranks.py) are
+    what this process has of each; ``run`` is the same on all ranks that committed together, and
+    differs from one start to the next. None: an earlier version did not write them."""
 
     optimizer: str
     step: int
@@ -41,6 +42,18 @@ class Checkpoint:
     random: Dict[str, Any]
     extra: Any
     names: Optional[List[List[str]]] = None
+    rows: Optional[List[Any]] = None
+    run: Optional[str] = None
+
+    @property
+    def rows_by_name(self) -> Dict[str, Any]:
+        names = itertools.chain.from_iterable(self.names or [])
+        return dict(zip(names, self.rows or []))
+
+
+def is_same_run(one: Optional[str], other: Optional[str]) -> bool:
+    """As far as that is known."""
+    return one is None or other is None or one == other
 
 
 def random_state() -> Dict[str, Any]:
@@ -79,6 +92,8 @@ def encoded(checkpoint: Checkpoint) -> bytes:
                    for number, group in enumerate(checkpoint.groups)],
         "entries": pack(entries, "state"),
         "names": pack(checkpoint.names, "names"),
+        "rows": pack(checkpoint.rows, "rows"),
+        "run": pack(checkpoint.run, "run"),
     })
 
 
@@ -98,12 +113,12 @@ def decoded(content: bytes) -> Checkpoint:
         named = {name: unpack(parts[name]) for name in ("optimizer", "step", "random", "extra")}
         rank, count = unpack(parts["rank"])
         groups = [unpack(group) for group in parts["groups"]]
-        names = unpack(parts["names"]) if "names" in parts else None
+        later = {name: unpack(parts[name]) if name in parts else None
+                 for name in ("names", "rows", "run")}
     except (ValueError, TypeError, KeyError) as error:
         raise SpillwayError(errno.EUCLEAN, "the commit in the store is not of an optimizer: "
                             f"{error}") from error
-    return Checkpoint(groups=groups, entries=entries, rank=(rank, count), names=names,
-                      **named)
+    return Checkpoint(groups=groups, entries=entries, rank=(rank, count), **later, **named)
 
 
 # ---- A state_dict --------------------------------------------------------------------------------

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import errno
 import logging
-from typing import Any, Callable, List, Literal, Optional, Sequence, Set, Tuple, Union
+from typing import (Any, Callable, Dict, List, Literal, Mapping, Optional, Sequence, Tuple, Union)
 
 import torch
 from torch import distributed
 
 from .._core.library import SpillwayError
-from ..store import CommitInfo, Path, committed
+from ..state import committed_extra
+from ..store import Path, Store, committed
+from .arithmetic import local_of
+from .checkpoint import decoded
 
 _log = logging.getLogger("spillway")
 
@@ -113,53 +116,167 @@ def say_each(values: Sequence[Any]) -> str:
 # ---- Which commit --------------------------------------------------------------------------------
 
 
-def _numbers(info: Optional[CommitInfo]) -> Set[int]:
-    if info is None:
-        return set()
-    return {info.number} if info.previous is None else {info.number, info.previous}
+# By the numbers of the commits that a partition has: which rank made each, of how many. None: that
+# is not known, and it is taken to be of this rank of as many as there are.
+Has = Mapping[int, Optional[Tuple[int, int]]]
 
 
-def common_commit(infos: Sequence[Optional[CommitInfo]]) -> Optional[int]:
-    """The newest commit that all ranks have, of what each has; None: no first one was completed.
-
-    :raises SpillwayError: ENODATA ranks have commits, but none in common
+def look(paths: Sequence[Path], partition: int, rank: Tuple[int, int]) -> Has:
     """
-    every = [_numbers(info) for info in infos]
-    common = set.intersection(*every)
-    if common:
-        return max(common)
-    if all(not numbers or FIRST in numbers for numbers in every):  # R2
-        return None
-    have = [" and ".join(map(str, sorted(numbers))) or "nothing" for numbers in every]
+    :param rank: which this is, of how many; a commit of an earlier version by the same process of
+        all is taken to be of it
+    """
+    info = committed(paths, partition)
+    if info is None:
+        return {}
+    has: Dict[int, Optional[Tuple[int, int]]] = {}
+    for number in {info.number, info.number if info.previous is None else info.previous}:
+        try:
+            with peeked(paths, partition, number) as store:
+                said = decoded(committed_extra(store)).rank
+        except SpillwayError:  # not an optimizer's; or opening it says what is wrong
+            has[number] = None
+        else:
+            has[number] = rank if said == world() else said
+    return has
+
+
+def peeked(paths: Sequence[Path], partition: int, number: int, arena_bytes: int = 1 << 20) -> Store:
+    """A commit of a partition, which may be open elsewhere, to be read."""
+    return Store(paths, partition=partition, commit=number, read_only=True, shared=True,
+                 arena_bytes=arena_bytes, hugetlb=False)
+
+
+def common_commit(all_have: Sequence[Has], count: int) -> Tuple[Optional[int], int]:
+    """The newest commit that all ranks have that made it.
+
+    :param all_have: of each rank, and of others that were there before
+    :param count: of ranks now
+    :return: its number, None: no first one was completed; and how many ranks made it
+    :raises SpillwayError: ENODATA ranks have commits, but none that is whole; EEXIST a rank that
+        was not there has one of another training
+    """
+    for number in sorted(all_have[0], reverse=True):
+        made_by = (all_have[0][number] or (0, count))[1]
+        if made_by <= len(all_have) and all(
+                number in has and (has[number] or (0, count))[1] == made_by
+                for has in all_have[:made_by]):
+            _check_new(all_have[:count], made_by)
+            return number, made_by
+    if all(not has or FIRST in has for has in all_have):  # R2
+        return None, count
+    have = [" and ".join(_say_commit(number, has[number], count) for number in sorted(has))
+            or "nothing" for has in all_have]
     raise SpillwayError(
         errno.ENODATA, f"there is no commit that all ranks have: {say_each(have)}. Nothing is "
-        "changed. Have all of them the drives and the partitions that they had, and are they as "
-        "many? If what there is is not wanted any more: commit=None")
+        "changed. Have all of them the drives and the partitions that they had? If what there is "
+        "is not wanted any more: commit=None")
+
+
+def _say_commit(number: int, made: Optional[Tuple[int, int]], count: int) -> str:
+    return str(number) if made is None or made[1] == count else f"{number} (of {made[1]} ranks)"
+
+
+def _check_new(all_have: Sequence[Has], made_by: int) -> None:
+    """What ranks have that did not make the commit is of these ranks, in an earlier run."""
+    for rank, has in enumerate(all_have):
+        others = [number for number, made in has.items() if made is None or made[0] != rank]
+        if rank >= made_by and others:
+            raise SpillwayError(
+                errno.EEXIST, f"the commit is of {made_by} ranks, and the partition of rank {rank} "
+                f"has commit {others[0]} of something else, which would be discarded. Nothing is "
+                "changed. Give the ranks other partitions; or, if it is not wanted any more: "
+                "spillway state drop")
 
 
 def newest_of_all(process_group: Group = "all") -> Callable[[Sequence[Path], int], Optional[int]]:
     """For ``Store(commit=...)``: the newest commit that all processes of a group have. All of them
-    have to open their stores then; no commit is discarded before they agree.
+    have to open their stores then; no commit is discarded before they agree. It may be of more
+    processes, or of fewer, of which the one of rank r had partition r, if that of rank 0 is 0.
 
     >>> store = spillway.Store(drives, partition=rank, commit=st.newest_of_all())
 
     :param process_group: as of Optimizer
     :return: a function, by which opening the store raises SpillwayError on all: what a rank has
-        cannot be read (which, and why); or ENODATA, ranks have commits, but none in common
+        cannot be read (which, and why); ENODATA, ranks have commits, but none in common; or EEXIST,
+        a rank that was not there before has a commit of another training
     """
     def choose(paths: Sequence[Path], partition: int) -> Optional[int]:
         ranks = ranks_of(process_group)
-        if ranks is None:
-            return common_commit([committed(paths, partition)])
-        infos = ranks.together(lambda: committed(paths, partition),
-                               "what is committed cannot be read")
-        number = common_commit(infos)
-        if any(info is not None and info.number != number for info in infos):
+        rank, count = (0, 1) if ranks is None else (ranks.rank, ranks.count)
+
+        def on_each(function: Callable[[], Any]) -> List[Any]:
+            if ranks is None:
+                return [function()]
+            return ranks.together(function, "what is committed cannot be read")
+
+        all_have = on_each(lambda: look(paths, partition, (rank, count)))
+        made = [made for made in all_have[0].values() if made is not None]
+        of_most = max(made, key=lambda one: one[1], default=(0, count))
+        if of_most[1] > count:
+            all_have = on_each(lambda: _with_others(paths, partition, all_have, of_most)
+                               if rank == 0 else None)[0]
+        number, made_by = common_commit(all_have, count)
+        if any(max(has, default=number) != number for has in all_have[:made_by]):
             _log.warning("the newest commit that all ranks have is %s; later ones, of some, "
                          "are discarded", "none" if number is None else number)
-        return number
+        if rank < made_by or number is None:
+            return number
+        if all_have[rank]:
+            _log.warning("commit %d is of %d ranks: what partition %d has of an earlier run is "
+                         "discarded", number, made_by, partition)
+        return None
 
     return choose
+
+
+def _with_others(paths: Sequence[Path], partition: int, all_have: Sequence[Has],
+                 made: Tuple[int, int]) -> List[Has]:
+    """Also of ranks that were there before. Call this on rank 0.
+
+    :param made: by which rank what this one has was made, of how many
+    """
+    index, before = made
+    if len(all_have) > 1:
+        return [*all_have, *(_look_at(paths, partition + other)
+                             for other in range(len(all_have), before))]
+    return [all_have[0] if other == index else _look_at(paths, partition - index + other)
+            for other in range(before)]
+
+
+def _look_at(paths: Sequence[Path], partition: int) -> Has:
+    """The same of a rank that was there before; nothing, if it cannot be read."""
+    try:
+        return look(paths, partition, (-1, -1))
+    except SpillwayError as error:
+        _log.warning("what partition %d has committed cannot be read: %s", partition,
+                     error.strerror)
+        return {}
+
+
+# ---- Which rows ----------------------------------------------------------------------------------
+
+
+# Of a parameter, what a rank has: None: all of it. Or the first of its rows that are here, and how
+# many there are in all.
+Rows = Union[Tuple[int, int], Literal["other"], None]
+
+
+def rows_of(param: Any) -> Rows:
+    """:return: "other": it is sharded otherwise than by its first dimension"""
+    placements = [(dim, placement) for dim, placement in enumerate(getattr(param, "placements", ()))
+                  if not placement.is_replicate()]
+    if not placements:
+        return None
+    if any(type(placement).__name__ != "Shard" or placement.dim != 0
+           for _, placement in placements):
+        return "other"
+    first, rows = 0, param.shape[0]
+    for dim, _ in placements:  # as torch.chunk() cuts
+        most = -(-rows // param.device_mesh.size(dim))
+        skipped = min(rows, most * param.device_mesh.get_local_rank(dim))
+        first, rows = first + skipped, min(most, rows - skipped)
+    return (first, param.shape[0]) if rows == local_of(param).shape[0] else "other"
 
 
 # ---- A commit ------------------------------------------------------------------------------------

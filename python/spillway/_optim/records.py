@@ -60,9 +60,10 @@ class Records:
         self._taken = False  # a record, in this pass
         self.resumable = False  # there is a commit that was not resumed yet
 
-    def attach(self) -> None:
+    def attach(self, empty: bool = False) -> None:
         """Once: declare all records. Where this fails it may be tried again.
 
+        :param empty: they are zero, to replace those of the commit
         :raises SpillwayError: ENOSPC, EUCLEAN, as State.attach()
         """
         if self._attached:
@@ -72,7 +73,7 @@ class Records:
                 self._numbers[tile.name] = self.state.add(tile.name, tile.len_bytes,
                                                           tile.description)
         for tile in (*[former for former, _ in self.layout.formers], *self.layout.former_copies):
-            if tile.name not in self._numbers:
+            if not empty and tile.name not in self._numbers:
                 self._numbers[tile.name] = self.state.add_former(tile.name, tile.len_bytes,
                                                                  tile.description)
         for tile in self.layout.gradients:
@@ -82,7 +83,7 @@ class Records:
             if name not in self._numbers:
                 self._numbers[name] = self.state.add_object(name, len_bytes, description)
         try:
-            self.resumable = self.state.attach()
+            self.resumable = self.state.attach_empty() if empty else self.state.attach()
         except SpillwayError as error:
             if error.errno == errno.EUCLEAN:
                 raise SpillwayError(errno.EUCLEAN, self._another_model(error)) from error

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from typing import (AbstractSet, Any, Callable, ContextManager, Dict, List, Optional, Sequence,
-                    Tuple)
+import math
+from typing import (AbstractSet, Any, Callable, ContextManager, Dict, Iterator, List, Optional,
+                    Sequence, Tuple)
 
 import torch
 from torch import Tensor
 
 from .._core.library import SpillwayError
-from .arithmetic import (MASTER, ON_DRIVES, Arithmetic, Entry, local_of, part_of, piece_of,
-                         read_piece, write_piece)
+from .arithmetic import (MASTER, ON_DRIVES, Arithmetic, Entry, Scratch, local_of, part_of,
+                         piece_of, read_piece, write_piece)
 from .elementwise import Options
 from .interleaved import Interleaved
 from .masters import Masters, master_is_compact, master_of
@@ -81,11 +82,14 @@ class Tiled:
     :param gradients: where they are; default: in memory
     :param on_drives: the numbers of parameters that a commit has by themselves
     :param interleaved: a device that steps a part of the tiles
+    :param values: where the values of the parameters are, if not in themselves
     """
 
     def __init__(self, records: Records, arithmetic: Arithmetic, params: Sequence[Tensor],
                  gradients: Any = None, on_drives: AbstractSet[int] = frozenset(),
-                 interleaved: Optional[Interleaved] = None) -> None:
+                 interleaved: Optional[Interleaved] = None,
+                 values: Optional[Sequence[Tensor]] = None) -> None:
+        self._values = params if values is None else values
         self._on_drives = on_drives
         self._interleaved = interleaved
         self.records = records
@@ -93,7 +97,8 @@ class Tiled:
         self.entries: List[Entry] = [None] * len(params)
         self._arithmetic = arithmetic
         self._params = params
-        self._masters = Masters(params)
+        self._masters = Masters(self._values)
+        self._scratch = Scratch()
         self._ascending = True
         self._pass: Optional[_Pass] = None
         self._broken: Optional[str] = None
@@ -140,7 +145,9 @@ class Tiled:
         if self._pass is None:
             tiles = [tile for tile in self.records.layout.tiles
                      if any(piece.parameter in grads for piece in tile.pieces)]
-            ascending = self._ascending or not self._gradients.alternates
+            # Parameters on drives are expected in the order of the step before.
+            ascending = (self._ascending or not self._gradients.alternates
+                         or bool(self._on_drives))
             self._pass = _Pass(grads, tiles if ascending else tiles[::-1], {})
         elif not _the_same(self._pass.grads, grads):
             raise RuntimeError("the last step did not end, for an error that it raised, and the "
@@ -339,7 +346,7 @@ class Tiled:
             taken.changed = True
             self._masters.keep(tile, taken, views)
 
-        for param, value in zip(self._params, values):
+        for param, value in zip(self._values, values):
             local_of(param).detach().copy_(value)
         self._masters.forget()
         finer = [tile for tile in self.records.layout.tiles if master_of(tile) is not None
@@ -352,7 +359,7 @@ class Tiled:
         def save(tile: Tile, taken: Taken) -> None:
             for piece in tile.pieces:
                 into = taken.views["parameter"][piece.offset:piece.end]
-                read_piece(self._params[piece.parameter], piece, into)
+                read_piece(self._values[piece.parameter], piece, into)
             taken.changed = True
 
         def save_masters(tile: Tile, taken: Taken) -> None:
@@ -371,7 +378,7 @@ class Tiled:
             view = taken.views[MASTER if MASTER in taken.views else "parameter"]
             for piece in tile.pieces:
                 if piece.parameter not in self._on_drives:
-                    write_piece(self._params[piece.parameter], piece, view[piece.offset:piece.end])
+                    write_piece(self._values[piece.parameter], piece, view[piece.offset:piece.end])
 
         layout = self.records.layout
         runs = {(tile.group, tile.dtype) for tile, _ in layout.formers}
@@ -387,6 +394,66 @@ class Tiled:
             self._masters.note(tile)
         if layout.formers:
             self._convert(layout.formers, layout.former_copies)
+        self.entries = list(entries)
+
+    def order_of_refill(self) -> Iterator[Tuple[str, Piece]]:
+        """The order in which refill() takes what records have: a field, and elements of a
+        parameter."""
+        for tile in (*self.records.layout.tiles, *self._copies_alone()):
+            for field in tile.fields:
+                for piece in tile.pieces if field.shape is None else ():
+                    if piece.start < piece.stop:
+                        yield field.name, piece
+                if field.shape is not None:
+                    yield field.name, Piece(tile.pieces[0].parameter, 0, math.prod(field.shape), 0)
+            for piece in self._absent_from(tile):
+                yield "parameter", piece
+
+    def _copies_alone(self) -> List[Tile]:
+        """Of parameters without masters."""
+        with_masters = {(tile.group, tile.dtype) for tile in self.records.layout.tiles
+                        if master_of(tile) is not None}
+        return [tile for tile in self.records.layout.copies
+                if (tile.group, tile.dtype) not in with_masters]
+
+    def _absent_from(self, tile: Tile) -> List[Piece]:
+        """Of parameters that are on drives by themselves, what has no master there."""
+        return [piece for piece in tile.pieces if piece.parameter in self._on_drives
+                and piece.start < piece.stop and master_of(tile) is None]
+
+    def refill(self, entries: Sequence[Entry], following: Callable[[Tensor], None]) -> None:
+        """After resuming what other records had: all of these, and the parameters.
+
+        :param following: fills a flat tensor with what comes next, as in order_of_refill()
+        """
+        def fill(tile: Tile, taken: Taken) -> None:
+            views = self._masters.views(tile, taken)
+            for field in tile.fields:
+                for piece in tile.pieces if field.shape is None else ():
+                    if piece.start < piece.stop:
+                        following(views[field.name][piece.offset:piece.end])
+                if field.shape is not None:
+                    following(views[field.name])
+            for piece in self._absent_from(tile):
+                values = self._scratch.of("parameter", tile.dtype, piece.stop - piece.start)
+                following(values)
+                write_piece(self._values[piece.parameter], piece, values)
+            taken.changed = True
+            for view in (views[name] for name in (MASTER, "parameter") if name in views):
+                for piece in tile.pieces:
+                    write_piece(self._values[piece.parameter], piece,
+                                view[piece.offset:piece.end])
+            self._masters.keep(tile, taken, views)
+
+        tiles = [*self.records.layout.tiles, *self._copies_alone()]
+        try:
+            self.records.begin_pass(tiles)
+            for tile in tiles:
+                with self.records.taken(tile) as taken:
+                    fill(tile, taken)
+        except BaseException as error:
+            self.end_use("resume()", error)
+            raise
         self.entries = list(entries)
 
     def _convert(self, formers: Sequence[Tuple[Tile, Tile]], copies: Sequence[Tile]) -> None:

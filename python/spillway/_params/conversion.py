@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .._core.torch_compat import storage_of
 from .offloaded_param import OnDrives
-from .residency import Place, by_storage
+from .residency import Memory, by_storage
 
 
 def _shards() -> Any:
@@ -18,7 +18,7 @@ def _shards() -> Any:
     return shards
 
 
-def adopt(param: nn.Parameter, place: Place) -> None:
+def adopt(param: nn.Parameter, place: Memory) -> None:
     """From now on the bytes of a parameter may leave memory."""
     by_storage[place.storage._cdata] = place
     if hasattr(param, "_local_tensor"):
@@ -28,7 +28,7 @@ def adopt(param: nn.Parameter, place: Place) -> None:
     param._spillway_place = place  # type: ignore[attr-defined]
 
 
-def part(param: nn.Parameter, place: Place) -> None:
+def part(param: nn.Parameter, place: Memory) -> None:
     """Make it an ordinary parameter again; also after Ctrl-C interrupted this."""
     by_storage.pop(place.storage._cdata, None)
     if hasattr(param, "_local_tensor"):
@@ -38,14 +38,17 @@ def part(param: nn.Parameter, place: Place) -> None:
     vars(param).pop("_spillway_place", None)
 
 
-def why_not(param: Any, least_bytes: int) -> Optional[str]:
-    """Why a parameter must stay in memory; None if it need not."""
+def why_not(param: Any, least_bytes: int, kind: str = "cpu") -> Optional[str]:
+    """Why a parameter must stay in memory; None if it need not.
+
+    :param kind: of device that it is to be on
+    """
     local = getattr(param, "_local_tensor", None)
     if local is not None:
         param = local
     if type(param) is not (nn.Parameter if local is None else Tensor):
         return f"it is a {type(param).__name__}"
-    if param.layout is not torch.strided or param.device.type != "cpu":
+    if param.layout is not torch.strided or param.device.type != kind:
         return f"it is {param.layout} on {param.device}"
     storage = storage_of(param)
     length = param.numel() * param.element_size()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, Dict, Optional, Sequence
 
 import torch
 from torch import nn
@@ -14,11 +14,12 @@ from torch.nn.parameter import is_lazy
 
 from .._core.library import Size, SpillwayError, bytes_text, size
 from .._core.torch_compat import is_before, is_compiled
-from ..plan import parameters_least, parameters_most
+from ..plan import parameters_least, parameters_most, parameters_on_device
 from ..report import moves_nothing
 from ..store import Store
 from .offloaded_param import OLDEST
-from .parameters import Parameters, owner_of, place_in
+from .conversion import why_not
+from .parameters import LEAST_BYTES, Parameters, owner_of, place_in
 from .residency import _storage_uses
 
 _log = logging.getLogger("spillway")
@@ -99,10 +100,36 @@ def _check_model(model: nn.Module) -> None:
         if is_lazy(param) or param.device.type == "meta":
             raise ValueError(f"parameter {name} has no values yet: make the model by "
                              "spillway.torch.materialize(), or run it once")
-        if param.device.type != "cpu":
+    if len(_devices_of(model)) > 1:
+        words = " and ".join(f"{name} on {device}" for device, name in _devices_of(model).items())
+        raise ValueError(f"the model's parameters are on several devices ({words}): "
+                         "parameters=True needs all in host memory, or all on one device. Leave it "
+                         "out; the optimizer's state can be on drives all the same")
+
+
+def _devices_of(model: nn.Module) -> Dict[torch.device, str]:
+    """Of the model's parameters, with the name of the first on each."""
+    found: Dict[torch.device, str] = {}
+    for name, param in model.named_parameters():
+        found.setdefault(param.device, name)
+    return found
+
+
+def _check_device(model: nn.Module, device: torch.device, host_bytes: int) -> None:
+    """:raises ValueError: that cannot be of a model on a device, yet"""
+    for name, param in model.named_parameters():
+        if hasattr(param, "_local_tensor"):
             raise ValueError(
-                f"parameter {name} is on {param.device}: parameters=True is for parameters in host "
-                "memory. Leave it out; the optimizer's state can be on drives all the same")
+                f"parameter {name} is a shard on {device}: with parameters=True shards must be in "
+                "host memory. Leave it out; the optimizer's state can be on drives all the same")
+    for module in model.modules():
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            raise ValueError(f"DistributedDataParallel on {device} uses parameters without a word: "
+                             "leave parameters=True out, or train in one process")
+    if host_bytes:
+        raise ValueError(f"host_bytes is for activations in host memory, and parameters=True on "
+                         f"{device} takes of that memory without asking for its size: leave one "
+                         "of them out")
 
 
 def _length(param: Any) -> int:
@@ -127,52 +154,55 @@ def _check_room(model: nn.Module, store: Store) -> None:
             "more drives")
 
 
-def _bytes_of(modules: Sequence[nn.Module]) -> List[int]:
-    """The bytes of each module that are on drives."""
-    return [sum(place.length for place in {place_in(param) for param in module.parameters()}
-                if place is not None) for module in modules]
-
-
-def _limit_of(model: nn.Module, scopes: Sequence[nn.Module],
-              parameter_bytes: Optional[Size]) -> int:
+def _limit_of(model: nn.Module, scopes: Sequence[nn.Module], parameter_bytes: Optional[Size],
+              lengths: Dict[Any, int], most: Callable[[int, int], int]) -> int:
     """How many bytes of parameters may be in memory.
 
+    :param lengths: of those that go to drives
+    :param most: of the bytes of the largest scope and of the largest parameter, if not given
     :raises ValueError: fewer were given than needed; the message says how many are missing
     """
-    places = {place_in(param): name for name, param in model.named_parameters()}
-    largest = max((place for place in places if place is not None),
-                  key=lambda place: place.length, default=None)
+    names = {param: name for name, param in model.named_parameters()}
+    largest = max(lengths, key=lambda param: lengths[param], default=None)
     if largest is None:
         return 0
     if parameter_bytes is None:
-        return parameters_most(max(_bytes_of(scopes), default=0), largest.length)
-    least = parameters_least(largest.length)
+        scope = max((sum(lengths.get(param, 0) for param in module.parameters())
+                     for module in scopes), default=0)
+        return most(scope, lengths[largest])
+    least = parameters_least(lengths[largest])
     given = size("parameter_bytes", parameter_bytes)
     if given < least:
         raise ValueError(
             f"parameter_bytes is {given}, too few by {least - given}: the largest parameter, "
-            f"{places[largest]}, has {bytes_text(largest.length)}, and while one is used the next "
+            f"{names[largest]}, has {bytes_text(lengths[largest])}, and while one is used the next "
             "has to come")
     return given
 
 
 def parameters_on(model: nn.Module, store: Any, scopes: Sequence[nn.Module],
-                  parameter_bytes: Optional[Size]) -> Parameters:
+                  parameter_bytes: Optional[Size], host_bytes: int = 0) -> Parameters:
     """Move the parameters of a model to a store, unless they are there already.
 
     :param scopes: the default of the bytes in memory depends on the largest of these modules
-    :raises RuntimeError: PyTorch is older than 2.1
+    :param host_bytes: of host memory that copies of a device's activations stay in
+    :raises RuntimeError: PyTorch is older than 2.1; or a device's host pins no more memory
     :raises TypeError, ValueError: the model, the store or the limit does not allow it
     :raises SpillwayError: ENOSPC the store is too small
     """
     _check_version("parameters=True")
     _check_store("parameters=True", store)
     _check_model(model)
+    device = next(iter(_devices_of(model)), torch.device("cpu"))
+    if device.type != "cpu":
+        _check_device(model, device, host_bytes)
     owner = owner_of(model)
     if owner is not None and owner.store is not store:
         raise ValueError("the model's parameters are in another store, where materialize() has put "
                          "them: give offload() that one")
     _check_room(model, store)
+    if device.type != "cpu":
+        return _on_device(model, store, scopes, parameter_bytes, device, owner)
     fresh = owner is None
     if owner is None:
         owner = Parameters(store, sum(map(_length, model.parameters())) + 1)
@@ -184,13 +214,49 @@ def parameters_on(model: nn.Module, store: Any, scopes: Sequence[nn.Module],
         owner.adopt(param, name)
     _name(model)
     try:
-        limit = _limit_of(model, scopes, parameter_bytes)
+        lengths = {param: _length(param) for param in model.parameters()
+                   if place_in(param) is not None}
+        limit = _limit_of(model, scopes, parameter_bytes, lengths, parameters_most)
     except BaseException:
         if fresh:
             owner.to_memory()
         raise
     owner.expect([place for place in map(place_in, model.parameters()) if place is not None])
     owner.set_limit(limit)
+    if owner.total_bytes <= limit:
+        _log.warning("%s", moves_nothing(owner.total_bytes, limit))
+    return owner
+
+
+def _on_device(model: nn.Module, store: Store, scopes: Sequence[nn.Module],
+               parameter_bytes: Optional[Size], device: torch.device,
+               owner: Optional[Parameters]) -> Parameters:
+    """parameters_on() of a model on a device. As many bytes are in memory of the device as in that
+    of the host, if they are given."""
+    from .._gpu import slow_path  # only if there are such models
+    from .on_device import Window
+
+    lengths = {param: _length(param) for param in model.parameters()
+               if place_in(param) is not None or why_not(param, LEAST_BYTES, device.type) is None}
+    limit = _limit_of(model, scopes, parameter_bytes, lengths, parameters_on_device)
+    host_limit = _limit_of(model, scopes, parameter_bytes, lengths, parameters_most)
+    fresh = owner is None
+    if owner is None:
+        owner = Parameters(store, host_limit)
+        owner.window = Window(owner, slow_path._table(device.type), device, limit)
+    assert owner.window is not None
+    try:
+        for name, param in model.named_parameters():
+            owner.window.adopt(param, name, LEAST_BYTES)
+        _name(model)
+        owner.expect([place for place in map(place_in, model.parameters()) if place is not None])
+        owner.window.expect(model.parameters())
+        owner.set_limit(host_limit)
+        owner.window.set_limit(limit)
+    except BaseException:
+        if fresh:
+            owner.to_memory()
+        raise
     if owner.total_bytes <= limit:
         _log.warning("%s", moves_nothing(owner.total_bytes, limit))
     return owner

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import collections
 import inspect
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple, Union
 
 import torch
 from torch import Tensor, nn
 
 from .._core.tensors import raise_modified
-from .._core.torch_compat import SavedTensorsHooks, storage_of
-from .residency import Place, place_of
+from .._core.torch_compat import SavedTensorsHooks, innermost_function, without_torch_function
+from .residency import Memory, place_of
 
 OLDEST = "2.1"
-
-_Untouched: Any = getattr(torch._C, "DisableTorchFunctionSubclass", None)
-_top_hooks: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 
 # Attributes of a tensor that give access to its bytes.
 _OF_BYTES = {"data", "T", "mT", "H", "mH", "real", "imag"}
@@ -66,13 +63,13 @@ class OnDrives(nn.Parameter):
     """A parameter with bytes on drives. ``_spillway_place``: where they are; None for a copy,
     which is an ordinary parameter."""
 
-    _spillway_place: Optional[Place] = None
+    _spillway_place: Optional[Memory] = None
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in _NEED_NO_BYTES:
-            with _Untouched():
+            with without_torch_function():
                 return func(*args, **kwargs)
         if func is torch.autograd.grad:
             return _grad(*args, **kwargs)
@@ -126,30 +123,28 @@ def _gather(thing: Any, into: List[Any]) -> None:
 
 def _run(func: Any, args: Any, kwargs: Any, params: List[Any]) -> Any:
     """Call a function of parameters, while their bytes are in memory."""
-    places: List[Place] = [param._spillway_place for param in params]
+    places: List[Memory] = [param._spillway_place for param in params]
     owners = {place.owner: None for place in places}
     uses: List[Any] = []
     try:
         for owner in owners:
             uses.append(owner.hold(place for place in places if place.owner is owner))
-        if func in _GIVE_ADDRESSES:
-            for place in places:
-                place.pinned = True
-        with _Untouched():
+        with without_torch_function():
             return _saving(func, args, kwargs, places)
     finally:
+        for place in places:
+            place.was_given(func, func in _GIVE_ADDRESSES)
+        for param, place in zip(params, places):
+            _follow(param, place)  # while its memory is held, which only others may have by now
         uses.clear()
         for owner in owners:
             owner.released()
-        for param, place in zip(params, places):
-            _follow(param, place)
 
 
-def _follow(param: Any, place: Place) -> None:
+def _follow(param: Any, place: Memory) -> None:
     """Notice that the parameter was given other memory, as by setting ``data``."""
-    with _Untouched():
-        storage = storage_of(getattr(param, "_local_tensor", param))
-        if storage._cdata != place.storage._cdata:
+    with without_torch_function():
+        if not place.fits(getattr(param, "_local_tensor", param)):
             place.owner.moved(param, place)
 
 
@@ -162,7 +157,7 @@ class Saved:
 
     __slots__ = ("_place", "_tensor", "_version", "_view")
 
-    def __init__(self, place: Place, tensor: Tensor) -> None:
+    def __init__(self, place: Memory, tensor: Tensor) -> None:
         self._place = place
         self._version = tensor._version
         self._view: Optional[List[None]] = None
@@ -178,21 +173,24 @@ class Saved:
         if view is not None:
             view.pop()
 
+    def is_modified(self) -> bool:
+        return self._tensor._version != self._version
+
     def unpack(self) -> Tensor:
         """Return a new tensor each time: the bytes stay in memory while it exists."""
         place = self._place
-        if self._tensor._version != self._version:
+        if self.is_modified():
             raise_modified(self._tensor, self._tensor._version, self._version)
         use = place.owner.hold([place])
         try:
-            with _Untouched():
+            with without_torch_function():
                 return self._tensor.detach()
         finally:
             del use
             place.owner.released()
 
 
-class _Kept:
+class Kept:
     """Another tensor saved when there are no outer hooks: kept as autograd would keep it."""
 
     __slots__ = ("_tensor", "_version")
@@ -202,10 +200,19 @@ class _Kept:
         self._tensor = tensor if tensor.is_leaf and tensor.requires_grad else tensor.detach()
         self._version = tensor._version
 
+    def is_modified(self) -> bool:
+        return self._tensor._version != self._version
+
     def unpack(self) -> Tensor:
-        if self._tensor._version != self._version:
+        if self.is_modified():
             raise_modified(self._tensor, self._tensor._version, self._version)
         return self._tensor
+
+
+def held(tensor: Tensor) -> Union[Saved, Kept]:
+    """A tensor, to be unpacked later. Of a parameter on drives no memory is held meanwhile."""
+    place = place_of(tensor)
+    return Kept(tensor) if place is None else Saved(place, tensor)
 
 
 class _Others:
@@ -232,7 +239,7 @@ def _hooks_of(below: Optional[Tuple[Any, Any]]) -> SavedTensorsHooks:
         if place is not None:
             return Saved(place, tensor)
         if below is None:
-            return _Kept(tensor)
+            return Kept(tensor)
         return _Others(below[0](tensor), below[1])
 
     return SavedTensorsHooks(pack, _unpack)
@@ -245,8 +252,8 @@ def _see_parameters(pack: Any) -> bool:
     return str(module).startswith("spillway.")
 
 
-def _saving(func: Any, args: Any, kwargs: Any, places: List[Place]) -> Any:
-    below = _top_hooks(False) if torch.is_grad_enabled() else None
+def _saving(func: Any, args: Any, kwargs: Any, places: List[Memory]) -> Any:
+    below = innermost_function(False) if torch.is_grad_enabled() else None
     if not torch.is_grad_enabled() or (below is not None and _see_parameters(below[0])):
         return func(*args, **kwargs)
     hooks = _hooks_of(below)

@@ -7,20 +7,20 @@ A use is a PyTorch function that gets a parameter, or the backward pass of one (
 a step is a list of uses. A use always gets its bytes, even beyond the memory limit: training never
 fails for lack of it, and the excess is counted.
 
+Of a model on a device these are twins of its parameters, in pinned memory (on_device.py).
+
 Invariants, in addition to those of residency.py:
 Q1  a place that is held is not evicted
 Q2  beyond the limit there are only places that are held, or whose users cannot be told to let go
 """
 from __future__ import annotations
 
-import bisect
 import errno
 import json
 import logging
-import threading
 import time
 import weakref
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from torch import nn
 
@@ -29,17 +29,19 @@ from .._optim.arithmetic import local_of
 from .._optim.tiles import name_of
 from ..store import Store
 from .conversion import adopt, part, why_not
-from .residency import ABSENT, COMING, LEAVING, PREFETCH, RESIDENT, URGENT, Place, Use, by_storage
+from .order import Order
+from .residency import (ABSENT, COMING, LEAVING, PREFETCH, RESIDENT, URGENT, Memory, Owner, Place,
+                        Use, by_storage)
 from .stats import ParameterStats
+
+if TYPE_CHECKING:
+    from .on_device import Window
 
 _log = logging.getLogger("spillway")
 
 # Shorter parameters stay in memory: each layer has few of them.
 LEAST_BYTES = 64 << 10
-# The most uses of a parameter in a step that are remembered.
-_USES_MAX = 64
 _MOVING_MAX = 64  # writes and reads in flight
-_NEVER = 1 << 60
 
 
 class _Counts:
@@ -68,7 +70,7 @@ class _Counted:
             self._owner.recount()
 
 
-class Parameters:
+class Parameters(Owner):
     """The parameters of a model, or of several models, in a store.
 
     :param store: open, with checksums
@@ -78,6 +80,7 @@ class Parameters:
     """
 
     def __init__(self, store: Store, limit_bytes: int = 0) -> None:
+        super().__init__()
         if not store.checksums:
             raise ValueError("parameters on drives need a store with checksums: open it without "
                              "checksums=False")
@@ -86,20 +89,14 @@ class Parameters:
         self.closed = False
         self._given_bytes = limit_bytes
         self._largest = 0
-        self._lock = threading.RLock()  # autograd has a thread per device
         self._places: Dict[Place, "weakref.ReferenceType[Any]"] = {}
         self._bytes = dict.fromkeys((RESIDENT, LEAVING, ABSENT, COMING), 0)
         self._in_memory: Dict[Place, None] = {}  # places that are not ABSENT
         self._moving: Dict[Place, None] = {}
-        self._gone: List[Place] = []  # places whose parameters were freed
-        self._plan: List[Place] = []
-        self._trace: List[Place] = []
-        self._at = 0  # index of the next use in the plan
-        self._prefetched = 0  # this many uses from there on are in memory or being read
-        self._serial = 0
-        self._used: Optional[Place] = None  # the last place used in this step
+        self._order = Order()
         self._counts = _Counts()
         self._said_over = False
+        self.window: Optional[Window] = None  # the parameters are twins of those of a device
         store.add_dependent(self)
 
     # ---- Which parameters ------------------------------------------------------------------------
@@ -114,36 +111,20 @@ class Parameters:
             self._bytes[RESIDENT] += place.length
             self._in_memory[place] = None
             self._largest = max(self._largest, place.length)
-            self._serial += 1
-            place.last = place.number = self._serial
+            self._order.serial += 1
+            place.last = place.number = self._order.serial
             adopt(param, place)
             self._places[place] = weakref.ref(param, self._when_gone(place))
             self._room(0, wait=True)
         return True
 
-    def make_room(self) -> None:
-        """Make room for another parameter, as large as the largest, that is about to be made."""
+    def make_room(self, length: int = 0) -> None:
+        """Make room for another parameter that is about to be made.
+
+        :param length: in bytes; 0: as large as the largest
+        """
         with self._lock, _Counted(self):
-            self._room(self._largest, wait=True)
-
-    def _when_gone(self, place: Place) -> Callable[[Any], None]:
-        found = weakref.ref(self)
-
-        def gone(_: Any) -> None:
-            here = found()
-            if here is None:
-                return
-            here._gone.append(place)
-            # The garbage collector may call this anywhere, even while this thread has the lock.
-            lock: Any = here._lock
-            if not lock._is_owned() and lock.acquire(blocking=False):
-                try:
-                    with _Counted(here):
-                        here._reap()
-                finally:
-                    lock.release()
-
-        return gone
+            self._room(length or self._largest, wait=True)
 
     def moved(self, param: Any, place: Place) -> None:
         """A parameter was given other memory: adopt it again with that."""
@@ -163,11 +144,7 @@ class Parameters:
             del by_storage[place.storage._cdata]
         self._bytes[place.state] -= place.length
         self._in_memory.pop(place, None)
-        self._trace = [each for each in self._trace if each is not place]
-        self._used = None if self._used is place else self._used
-        if place.order:
-            self._plan = [each for each in self._plan if each is not place]
-            self._number_plan()
+        self._order.drop(place)
         place.drop(self.store)
 
     @property
@@ -210,6 +187,12 @@ class Parameters:
                 raise
         return use
 
+    def go_on(self) -> None:
+        """Notice the transfers that have ended, and begin others."""
+        with self._lock, _Counted(self):
+            self._reap()
+            self._prefetch()
+
     def released(self) -> None:
         """A use has ended: places beyond the limit may be evicted."""
         if self.memory_bytes > self.limit_bytes:
@@ -217,10 +200,8 @@ class Parameters:
                 self._room(0, wait=False)
 
     def _use(self, place: Place) -> None:
-        self._serial += 1
-        place.last = self._serial
         self._counts.uses += 1
-        self._note(place)
+        self._order.note(place, len(self._places))
         if place.noticed() != RESIDENT:
             began_ns = time.perf_counter_ns()
             self._bring(place)
@@ -249,53 +230,21 @@ class Parameters:
                 "Its values are there if they were committed: open the store again, create the "
                 "model again, and resume()")
 
-    def _note(self, place: Place) -> None:
-        """Note a use, to find the position in the plan. Consecutive uses of one place count as
-        one."""
-        if place is self._used:
-            return
-        self._used = place
-        if len(self._trace) < _USES_MAX * max(1, len(self._places)):
-            self._trace.append(place)
-        distance = self._distance(place)
-        if distance < _NEVER:
-            self._at = (self._at + distance + 1) % len(self._plan)
-            self._prefetched = max(0, self._prefetched - distance - 1)
-
-    def _distance(self, place: Place) -> int:
-        """The number of uses until the place's next one. If not known, the place used longest
-        ago is the farthest."""
-        order = place.order
-        if not order:
-            return _NEVER + self._serial - place.last
-        index = bisect.bisect_left(order, self._at)
-        return order[index] - self._at if index < len(order) else \
-            order[0] + len(self._plan) - self._at
-
     def begin_step(self) -> None:
         """Expect the uses since the last call again, in the same order."""
         with self._lock, _Counted(self):
-            if self._trace:
-                self._plan, self._trace = self._trace, []
-                self._number_plan()
+            self._order.begin_step()
             for place in list(self._places):
                 place.failed, place.pinned = None, False
-            self._used = None
             self._said_over = False
             self._prefetch()
+        if self.window is not None:
+            self.window.begin_step()
 
     def expect(self, places: Sequence[Place]) -> None:
         """Expect uses in this order, before a step was seen."""
         with self._lock:
-            self._plan = list(places)
-            self._number_plan()
-
-    def _number_plan(self) -> None:
-        for place in list(self._places):
-            place.order.clear()
-        for index, place in enumerate(self._plan):
-            place.order.append(index)
-        self._at = self._prefetched = 0
+            self._order.expect(places)
 
     # ---- Memory ----------------------------------------------------------------------------------
 
@@ -335,7 +284,7 @@ class Parameters:
     def _room(self, need_bytes: int, wait: bool, nearer_than: int = -1) -> bool:
         """Evict places until there is room for this many bytes.
 
-        :param wait: for writes in flight
+        :param wait: for transfers in flight
         :param nearer_than: places used sooner than that stay
         :return: whether there is room
         """
@@ -348,8 +297,9 @@ class Parameters:
                 victim = self._latest(nearer_than)
             if victim is not None:
                 self._let_go(victim)
-            elif wait and self._bytes[LEAVING]:
-                self._finish(next(place for place in self._moving if place.state == LEAVING))
+            elif wait and self._moving:  # what comes ahead of its use can leave when it is there
+                self._finish(next((place for place in self._moving if place.state == LEAVING),
+                                  next(iter(self._moving))))
             elif wait:
                 self._note_over(self.memory_bytes + need_bytes - limit)
                 return False
@@ -362,7 +312,7 @@ class Parameters:
         found: List[Tuple[int, Place]] = []
         for place in list(self._in_memory):
             if place.state == RESIDENT and not place.held and not place.failed:
-                distance = self._distance(place)
+                distance = self._order.distance(place)
                 if distance > nearer_than:
                     found.append((distance, place))
         found.sort(key=lambda each: -each[0])
@@ -400,6 +350,10 @@ class Parameters:
             self._note_failure(place, error)
         return error
 
+    def _reap_freed(self) -> None:
+        with _Counted(self):
+            self._reap()
+
     def _reap(self) -> None:
         """Handle transfers that have ended, and parameters that were freed."""
         for place in list(self._moving):
@@ -410,17 +364,19 @@ class Parameters:
 
     def _prefetch(self) -> None:
         """Prefetch the next uses, as far as there is room."""
-        plan = self._plan
-        while self._prefetched < len(plan) and len(self._moving) < _MOVING_MAX and not self.closed:
-            place = plan[(self._at + self._prefetched) % len(plan)]
+        order = self._order
+        while len(self._moving) < _MOVING_MAX and not self.closed:
+            place = order.next_to_come()
+            if place is None:
+                return
             if place.state == ABSENT:
-                if not self._room(place.length, wait=False, nearer_than=self._prefetched):
+                if not self._room(place.length, wait=False, nearer_than=order.ahead):
                     return
                 try:
                     self._begin_read(place, PREFETCH)
                 except (SpillwayError, RuntimeError):  # the use itself will raise it
                     return
-            self._prefetched += 1
+            order.ahead += 1
 
     def _note_failure(self, place: Place, error: SpillwayError) -> None:
         self._counts.failures += 1
@@ -442,6 +398,8 @@ class Parameters:
 
         :raises SpillwayError: a parameter cannot be written; nothing is lost
         """
+        if self.window is not None:
+            self.window.flush()
         with self._lock, _Counted(self):
             begun = []
             for place in self.places:
@@ -479,6 +437,8 @@ class Parameters:
 
         :raises SpillwayError: one cannot be read; those before it are ordinary again
         """
+        if self.window is not None:
+            self.window.to_device()  # after which their twins are no more
         with self._lock, _Counted(self):
             for place in self.places:
                 param = self._places[place]()
@@ -497,6 +457,8 @@ class Parameters:
 
     def close(self) -> None:
         """Called by the store. Parameters in memory stay there; using others raises an error."""
+        if self.window is not None:
+            self.window.close()
         with self._lock, _Counted(self):
             if self.closed:
                 return
@@ -519,7 +481,7 @@ class Parameters:
             return ParameterStats(
                 parameters=len(self._places), total_bytes=self.total_bytes,
                 limit_bytes=self.limit_bytes, memory_bytes=self.memory_bytes,
-                **vars(self._counts))
+                **vars(self._counts), **({} if self.window is None else self.window.counts()))
 
 
 # ---- For models and optimizers -------------------------------------------------------------------
@@ -527,8 +489,8 @@ class Parameters:
 
 def place_in(param: Any) -> Optional[Place]:
     """The place of a parameter, or of this rank's shard of it; None if it is in memory."""
-    place: Optional[Place] = getattr(param, "_spillway_place", None)
-    return place
+    memory: Optional[Memory] = getattr(param, "_spillway_place", None)
+    return None if memory is None else memory.on_drives
 
 
 def described(param: Any) -> bytes:

@@ -19,9 +19,10 @@ P4  an object is freed only after the next one has been written
 from __future__ import annotations
 
 import errno
+import threading
 import weakref
 from ctypes import byref, c_uint64, c_void_p
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
@@ -52,6 +53,11 @@ def _uses_of_one() -> int:
 _USES_OF_ONE = 0 if _storage_uses is None else _uses_of_one()
 
 
+def extra_uses(storage: Any, tensors: int) -> int:
+    """How many hold a storage beside this many tensors and one place."""
+    return int(_storage_uses(storage._cdata)) - (_USES_OF_ONE + tensors - 1)
+
+
 class Use:
     """A use of places by a function. The places are held as long as this object exists, so
     Ctrl-C never leaves one held for good."""
@@ -59,36 +65,103 @@ class Use:
     __slots__ = ("__weakref__",)
 
 
-class Place:
-    """The memory and the object of a parameter. ``held``: the current uses. ``pinned``: other
-    holders of the memory cannot be counted. ``views``: one item for each tensor on the storage
-    that is saved for a backward pass. ``is_clean``: the object has the same bytes as the memory,
-    which was not used since that was checked. ``order``: the indices of its uses in the recorded
-    step (parameters.py)."""
+class Owner:
+    """Of places: it drops those whose parameters were freed."""
 
-    __slots__ = ("name", "owner", "storage", "length", "tensors", "state", "object", "copies",
-                 "request", "written", "held", "pinned", "views", "is_clean", "failed", "order",
-                 "last", "number", "kinds")
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # autograd has a thread per device
+        self._gone: List[Any] = []  # places whose parameters were freed
 
-    def __init__(self, name: str, owner: Any, tensor: torch.Tensor, shared: bool) -> None:
-        self.name = name
+    def _when_gone(self, place: Any) -> Callable[[Any], None]:
+        found = weakref.ref(self)
+
+        def gone(_: Any) -> None:
+            here = found()
+            if here is None:
+                return
+            here._gone.append(place)
+            # The garbage collector may call this anywhere, even while this thread has the lock.
+            lock: Any = here._lock
+            if not lock._is_owned() and lock.acquire(blocking=False):
+                try:
+                    here._reap_freed()
+                finally:
+                    lock.release()
+
+        return gone
+
+    def _reap_freed(self) -> None:
+        """Drop the places in ``_gone``. The lock is held."""
+        raise NotImplementedError
+
+
+class Memory:
+    """The memory of a parameter, in the host or on a device, which is there from time to time.
+    ``held``: the current uses. ``pinned``: other holders of the memory cannot be counted.
+    ``views``: one item for each tensor on the storage that is saved for a backward pass.
+    ``order``: the indices of its uses in the recorded step, ``last`` the number of its last one
+    (order.py)."""
+
+    __slots__ = ("owner", "storage", "length", "tensors", "held", "pinned", "views", "order",
+                 "last")
+
+    def __init__(self, owner: Any, tensor: torch.Tensor, shared: bool = False) -> None:
         self.owner = owner
         self.storage = storage_of(tensor)
         self.length: int = self.storage.nbytes()
         # The number of tensors that share the storage for good, such as FSDP's view of a shard.
         self.tensors = _storage_uses(self.storage._cdata) - _USES_OF_ONE + 1 if shared else 1
+        self.held: Dict["weakref.ReferenceType[Use]", None] = {}
+        self.pinned = False
+        self.views: List[None] = []
+        self.order: List[int] = []
+        self.last = 0
+
+    @property
+    def on_drives(self) -> "Place":
+        """What is known of the parameter's bytes on the drives."""
+        raise NotImplementedError
+
+    def hold(self, use: Use) -> None:
+        self.held[weakref.ref(use, self.held.pop)] = None
+
+    def is_alone(self) -> bool:
+        """Whether all holders of the memory are known (P2)."""
+        return not self.held and not self.pinned and not self.has_other_holders()
+
+    def has_other_holders(self) -> bool:
+        """Whether more than the parameter itself, and what is saved of it, has the memory."""
+        return extra_uses(self.storage, self.tensors + len(self.views)) != 0
+
+    def fits(self, param: torch.Tensor) -> bool:
+        """Whether the parameter, which a function has got, still has this memory."""
+        return bool(storage_of(param)._cdata == self.storage._cdata)
+
+    def was_given(self, func: Any, addresses: bool) -> None:
+        """A function has got the parameter.
+
+        :param addresses: and has returned where its memory is
+        """
+        self.pinned = self.pinned or addresses
+
+
+class Place(Memory):
+    """The memory in the host and the object of a parameter. ``is_clean``: the object has the same
+    bytes as the memory, which was not used since that was checked."""
+
+    __slots__ = ("name", "state", "object", "copies", "request", "written", "is_clean", "failed",
+                 "number", "kinds")
+
+    def __init__(self, name: str, owner: Any, tensor: torch.Tensor, shared: bool) -> None:
+        super().__init__(owner, tensor, shared)
+        self.name = name
         self.state = RESIDENT
         self.object = 0
         self.copies = 0  # number of copies of the object
         self.request = c_void_p()
         self.written = c_uint64()  # the object that is being written
-        self.held: Dict["weakref.ReferenceType[Use]", None] = {}
-        self.pinned = False
-        self.views: List[None] = []
         self.is_clean = False
         self.failed: Optional[SpillwayError] = None  # the error of a write in this step
-        self.order: List[int] = []
-        self.last = 0
         self.number = 0
         self.kinds: Tuple[Any, ...] = ()  # of a shard: the classes before it was adopted
 
@@ -101,16 +174,11 @@ class Place:
         self.owner.count(self, state)
         self.state = state
 
+    @property
+    def on_drives(self) -> "Place":
+        return self
+
     # ---- Uses ------------------------------------------------------------------------------------
-
-    def hold(self, use: Use) -> None:
-        self.held[weakref.ref(use, self.held.pop)] = None
-
-    def is_alone(self) -> bool:
-        """Whether the place knows all holders of the memory (P2)."""
-        expected = _USES_OF_ONE + self.tensors - 1 + len(self.views)
-        return (not self.held and not self.pinned
-                and _storage_uses(self.storage._cdata) == expected)
 
     def has_same(self, store: Store) -> bool:
         """Whether the object has the bytes that are in memory (P2); nothing is read."""
@@ -124,6 +192,10 @@ class Place:
 
     # ---- Memory ----------------------------------------------------------------------------------
 
+    def has_other_holders(self) -> bool:
+        """Or other processes, that share it: PyTorch cannot resize such a storage back from 0."""
+        return self.storage.is_shared() or super().has_other_holders()
+
     def noticed(self) -> str:
         """The state, corrected if Ctrl-C came between releasing the memory and noting that."""
         if self.state == RESIDENT and self.storage.nbytes() == 0:
@@ -131,8 +203,7 @@ class Place:
         return self.state
 
     def empty(self) -> bool:
-        """Free the memory. Return: False if PyTorch does not free it, for example as other
-        processes share it."""
+        """Free the memory. Return: False if PyTorch does not free it."""
         try:
             self.storage.resize_(0)
         except RuntimeError:
@@ -243,12 +314,12 @@ def _free(store: Store, thing: int) -> None:
             check(result)
 
 
-# All places, by the identity of their storages.
-by_storage: Dict[int, Place] = {}
+# Of all parameters, by the identity of their storages.
+by_storage: Dict[int, Memory] = {}
 
 
-def place_of(tensor: torch.Tensor) -> Optional[Place]:
-    """The place whose memory a plain tensor has, or has a part of."""
+def place_of(tensor: torch.Tensor) -> Optional[Memory]:
+    """The parameter's whose memory a plain tensor has, or has a part of."""
     try:
         return by_storage.get(storage_of(tensor)._cdata)
     except (RuntimeError, NotImplementedError):  # sparse, or inside vmap: it has no storage

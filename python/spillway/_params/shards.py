@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .offloaded_param import CLASSES, OnDrives, _run, _Untouched, gathered, needs_no_bytes
+from .._core.torch_compat import without_torch_function
+from .offloaded_param import CLASSES, OnDrives, _run, gathered, needs_no_bytes
 from .residency import Place
 
 
@@ -46,7 +47,7 @@ def _class() -> Any:
             kwargs = kwargs or {}
             gives_shard = func is DTensor.to_local and not torch.is_grad_enabled()
             if needs_no_bytes(func) or gives_shard:
-                with _Untouched():
+                with without_torch_function():
                     return func(*args, **kwargs)
             return _run(func, args, kwargs, gathered(args, kwargs))
 

@@ -10,7 +10,9 @@ class ParameterStats:
     """Counters of parameters on drives: ``memory_bytes`` and ``parameters`` are current values,
     the others count since the parameters went to the store. ``waits``: uses that waited for a
     drive; ``bytes_unwritten``: evicted without a write, as the drives had the same bytes;
-    ``memory_bytes_over``: by how much the memory limit was exceeded at most."""
+    ``memory_bytes_over``: by how much the memory limit was exceeded at most. ``device_...``: the
+    same of a device's memory, where the model is on one, and 0 else; ``bytes_copied_in``,
+    ``bytes_copied_out``: to the device, and from it."""
 
     parameters: int
     total_bytes: int
@@ -28,3 +30,9 @@ class ParameterStats:
     bytes_written: int
     bytes_unwritten: int
     failures: int
+    device_limit_bytes: int = 0
+    device_bytes: int = 0
+    device_bytes_max: int = 0
+    device_bytes_over: int = 0
+    bytes_copied_in: int = 0
+    bytes_copied_out: int = 0

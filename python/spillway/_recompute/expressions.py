@@ -130,7 +130,7 @@ class Rows:
     :raises RuntimeError: the arguments cannot be broadcast
     """
 
-    __slots__ = ("count", "_call", "_values", "_width", "_before", "_where", "_padding")
+    __slots__ = ("count", "_call", "_values", "_width", "_row_offsets", "_where", "_padding")
 
     def __init__(self, call: Call, value: Callable[[Leaf], Tensor]) -> None:
         self._call = call
@@ -138,12 +138,12 @@ class Rows:
         *leading, self._width = _broadcast([each.shape for each in self._values.values()]) or [1]
         self._where = list(dict.fromkeys(
             tuple(round(part * (size - 1)) for size in leading) for part in _PARTS))
-        self._before = []
+        self._row_offsets = []
         for places in self._where:
             row = 0
             for at, size in zip(places, leading):
                 row = row * size + at
-            self._before.append(row * self._width)
+            self._row_offsets.append(row * self._width)
         rows = math.prod(leading)
         self.count = rows * self._width
         # As many elements are left at the end as in the whole result.
@@ -186,9 +186,9 @@ class Rows:
         rows = computed(self._call, self._of)
         if rows.dtype is not tensor.dtype:
             return None
-        theirs = [tensor.as_strided((1, self._width), (self._width, 1), before)
-                  for before in self._before]
-        return rows.reshape(-1, self._width)[self._padding:], torch.cat(theirs)
+        saved_rows = [tensor.as_strided((1, self._width), (self._width, 1), offset)
+                      for offset in self._row_offsets]
+        return rows.reshape(-1, self._width)[self._padding:], torch.cat(saved_rows)
 
 
 def differs(one: Tensor, other: Tensor) -> Tensor:

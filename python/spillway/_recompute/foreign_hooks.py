@@ -81,12 +81,10 @@ def foreign_on(module: nn.Module, parts: Sequence[nn.Module]) -> Optional[str]:
 
 
 class Aside:
-    """What others have put on a module since its forward pass, away for a while, and its parts
-    in the modes that they were in: training or not."""
+    """What others have put on a module since its forward pass, away for a while."""
 
-    def __init__(self, module: nn.Module, modes: Sequence[bool]) -> None:
+    def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._modes = modes
         self._undos: List[Callable[[], Any]] = []
 
     def take(self) -> None:
@@ -94,10 +92,8 @@ class Aside:
             hooks = getattr(_of_all, table, {})
             if _foreign_in(hooks):
                 self._take(vars(_of_all), table, _own_of(hooks))
-        for part, mode in zip(list(self._module.modules()), self._modes):
+        for part in list(self._module.modules()):
             things = vars(part)
-            if part.training != mode:
-                self._take(things, "training", mode)
             for table in _TABLES:
                 if _foreign_in(things.get(table, {})):
                     self._take(things, table, _own_of(things[table]))

@@ -7,9 +7,9 @@ again, and no mode sees the step: which places of the step can be recomputed is 
 
 From then on a save is known by its place, the number of saves before it. A few rows of it are
 computed first and compared: if they differ, the step is another one, and keeps what it saves. A
-device compares them meanwhile (doubts.py), and in the first steps the whole result: an operation
-whose bytes differ from one time to the next is left out. When a result is recomputed its bytes are
-compared by checksum, as those of recomputed scopes are."""
+device compares them meanwhile (comparisons.py), and in the first steps the whole result: an
+operation whose bytes differ from one time to the next is left out. When a result is recomputed its
+bytes are compared by checksum, as those of recomputed scopes are."""
 from __future__ import annotations
 
 import collections
@@ -28,7 +28,9 @@ from .._core.hooks_loader import Stop, hooks
 from .._core.library import SpillwayError, bytes_text
 from .._core.torch_compat import (has_compiled, in_backward, is_compiled, storage_of,
                                   watcher_now)
-from .doubts import ROWS, Doubts, compared, limit_of
+from .._offload.trial_saves import Held
+from .._params.offloaded_param import held
+from .comparisons import ROWS, Comparisons, compared, limit_of
 from .expressions import Leaf, Rows, computed
 from .foreign_hooks import gradients_leave_early
 from .watch import Kind, Recipe, Watch, kind_of
@@ -163,7 +165,7 @@ class Operations:
         self._began_ns = 0
         self._steps = 0
         self._verdicts: Optional["Verdicts"] = None
-        self._doubts: Optional[Doubts] = None  # of devices
+        self._comparisons: Optional[Comparisons] = None  # of devices
         self._held_max = 0
         self._whole_steps = 0  # left
         self._unfit: Set[Any] = set()  # kinds of recipes whose bytes differ from time to time
@@ -176,8 +178,7 @@ class Operations:
         self._place = 0
         self._lost = False
         self._packed: Dict[int, Any] = {}
-        self._tensors: Dict[int, Tensor] = {}
-        self._versions: Dict[int, int] = {}
+        self._held: Dict[int, Held] = {}
         self._frames: Dict[int, OperationFrame] = {}
         self._storages: Dict[int, int] = {}
 
@@ -300,11 +301,10 @@ class Operations:
         if packed is None:
             packed = session.save(tensor)
         if spot.is_leaf and not self._lost:
-            self._packed[place], self._tensors[place] = packed, tensor.detach()
-            self._versions[place] = tensor._version
+            self._packed[place], self._held[place] = packed, held(tensor)
         for leaf in spot.drops:
             self._packed.pop(leaf, None)
-            self._tensors.pop(leaf, None)
+            self._held.pop(leaf, None)
         return packed
 
     def _lose(self, session: "Session", tensor: Tensor) -> Any:
@@ -344,7 +344,7 @@ class Operations:
             if watcher_now() is not None:
                 raise ValueError("a mode sees all operations")
             if tensor._version != 0 or any(
-                    self._tensors[leaf]._version != self._versions[leaf] for leaf in recipe.leaves):
+                    self._held[leaf].is_modified() for leaf in recipe.leaves):
                 raise ValueError("it was modified in place")
             if not tensor.is_cpu:
                 answer = self._compared(session, recipe, tensor)
@@ -355,16 +355,16 @@ class Operations:
             return None
         frame = OperationFrame(self, session, recipe, packed)
         if answer is not None:
-            self._doubts_of(session).add(frame, tensor, answer)
+            self._comparisons_of(session).add(frame, tensor, answer)
         return frame
 
     def _value(self, leaf: Leaf) -> Tensor:
-        return leaf.of(self._tensors[leaf.place])
+        return leaf.of(self._held[leaf.place].unpack())
 
     def forget(self) -> None:
         """The forward pass has ended: nothing later is computed from what it saved."""
         self._packed.clear()
-        self._tensors.clear()
+        self._held.clear()
         self._frames.clear()
         self.settle()
 
@@ -375,9 +375,9 @@ class Operations:
         self._settle(None)
 
     def _settle(self, most_bytes: Optional[int]) -> None:
-        if self._doubts is not None:
+        if self._comparisons is not None:
             with self.computing:
-                self._doubts.settle(most_bytes)
+                self._comparisons.settle(most_bytes)
 
     def _compared(self, session: "Session", recipe: Recipe, tensor: Tensor) -> Tensor:
         """On the device."""
@@ -389,10 +389,10 @@ class Operations:
         finally:
             session.recompute_end()
 
-    def _doubts_of(self, session: "Session") -> Doubts:
-        if self._doubts is None:
-            self._doubts = Doubts(self._verdicts_of(session), self._answered)
-        return self._doubts
+    def _comparisons_of(self, session: "Session") -> Comparisons:
+        if self._comparisons is None:
+            self._comparisons = Comparisons(self._verdicts_of(session), self._answered)
+        return self._comparisons
 
     def _answered(self, recipe: Recipe, answer: int) -> None:
         """What was held is used in place of what would be recomputed."""

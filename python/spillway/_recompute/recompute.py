@@ -14,7 +14,6 @@ import errno
 import logging
 import sys
 import threading
-import weakref
 from typing import (TYPE_CHECKING, Any, Callable, ContextManager, Dict, Iterable, List, Literal,
                     Optional, Sequence, Set, Tuple, Union)
 
@@ -26,14 +25,17 @@ from .._core.hooks_loader import Stop, hooks
 from .._core.library import SpillwayError
 from .._core.scopes import tensors_in
 from .._core.tensors import counted_by, nothing_on
-from .._core.torch_compat import SavedTensorsHooks, is_before, is_compiled, watcher_now
+from .._core.torch_compat import (SavedTensorsHooks, is_before, is_compiled, outside_of_vmap,
+                                  watcher_now)
 from .._offload.session import Session
 from .._offload.trial_saves import FirstRun, SecondRun, is_same
-from .._params.offloaded_param import OnDrives
+from .._params.offloaded_param import OnDrives, Saved
+from .._params.residency import by_storage, place_of
 from .effects import Beyond, Reached, Snapshot, snapshot_of
 from .foreign_hooks import (Aside, foreign_on, gradients_leave_early, is_gathering,
                             several_ranks)
 from .generators import Random
+from .module_state import ModuleState
 from .watched import Unseen
 
 if TYPE_CHECKING:  # imported only for a model that has tensors on a device
@@ -132,7 +134,7 @@ def _are_same(these: Sequence[Tensor], those: Sequence[Tensor]) -> bool:
 class Frame(hooks.Frame):  # type: ignore[misc]
     """One run of a scope. Its discarded tensors hold a reference to it."""
 
-    __slots__ = ("recomputer", "module", "arguments", "devices", "random", "autocasts", "modes",
+    __slots__ = ("recomputer", "module", "arguments", "devices", "random", "autocasts", "state",
                  "changes", "_verdict")
 
     def __init__(self, recomputer: "Recomputer", module: nn.Module, arguments: Any,
@@ -143,7 +145,7 @@ class Frame(hooks.Frame):  # type: ignore[misc]
         self.devices = devices
         self.random = Random(devices)
         self.autocasts = [_autocast(kind) for kind in {"cpu", *(each.type for each in devices)}]
-        self.modes = modes_of(module)
+        self.state = ModuleState(module)
         self.changes: Optional[str] = None  # what its second run changed
         self._verdict: Optional["Verdict"] = None  # on recomputed tensors of devices
 
@@ -195,9 +197,10 @@ class Frame(hooks.Frame):  # type: ignore[misc]
     def run(self, arguments: Any, pack: Callable[[Tensor], Any]) -> Any:
         """Run it under the same conditions as the first time, and restore the present ones."""
         session = self.recomputer.session
-        saved, alone = SavedTensorsHooks(pack, _as_it_is), self.recomputer.alone(forbids=True)
+        saved = SavedTensorsHooks(_without_parameters(pack), _used)
+        alone = self.recomputer.alone(forbids=True)
         random, excluding, frame = Random(self.devices), session.excluding, session.frame
-        before, aside = self._looked(), Aside(self.module, self.modes)
+        before, aside = self._looked(), Aside(self.module)
 
         def restore() -> None:
             random.restore()
@@ -205,10 +208,12 @@ class Frame(hooks.Frame):  # type: ignore[misc]
 
         def put_back() -> None:
             aside.put_back()
+            self.state.put_back()
             self._put_back(before)
 
         undos = [restore, put_back, saved.pop, alone.pop]
         try:
+            self.state.take()
             aside.take()
             session.frame = None
             saved.push()
@@ -231,9 +236,8 @@ class Frame(hooks.Frame):  # type: ignore[misc]
         self._verdict = None
         session.recompute_begin()
         try:
-            arguments = _mapped(self.arguments, _Held, _Held.tensor)
-            with contextlib.suppress(Stop):
-                self.run(arguments, self.capture)
+            with contextlib.suppress(Stop), outside_of_vmap():
+                self.run(_mapped(self.arguments, _Held, _Held.tensor), self.capture)
             if self.begin():
                 raise ValueError("it saves fewer tensors")
         except SpillwayError as error:
@@ -249,8 +253,18 @@ class Frame(hooks.Frame):  # type: ignore[misc]
             self.recomputer.refuse(self.module, f"when it was recomputed, {self.changes}")
 
 
-def _as_it_is(tensor: Tensor) -> Tensor:
-    return tensor
+def _without_parameters(pack: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+    """The graph of a second run holds no memory of parameters on drives, as little as that of the
+    first one."""
+    def packed(tensor: Tensor) -> Any:
+        found, place = pack(tensor), place_of(tensor)
+        return found if place is None else Saved(place, tensor)
+
+    return packed if by_storage else pack
+
+
+def _used(packed: Any) -> Any:
+    return packed.unpack() if isinstance(packed, Saved) else packed
 
 
 class _Alone(_python_dispatch.TorchDispatchMode):

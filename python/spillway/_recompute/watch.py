@@ -12,10 +12,11 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _python_dispatch
 
-from .._core.torch_compat import free_weak_ref, storage_of, unseen_by_modes
-from .._offload.trial_saves import is_same
+from .._core.tensors import WeakStorage
+from .._core.torch_compat import OwnMode, storage_of, unseen_by_modes
+from .._offload.trial_saves import Held, is_same
+from .._params.offloaded_param import held
 from .expressions import CHEAP, Call, Leaf, Rows, Size, computed, differs
 
 _DEPTH_MAX = 4     # operations in a row whose results are not saved
@@ -29,23 +30,9 @@ Kind = Tuple[torch.dtype, Size]
 
 def kind_of(tensor: Tensor) -> Kind:
     """What a save has in all steps: its type, and the order of its dimensions in memory."""
-    strides = tensor.stride() if tensor.layout is torch.strided else ()
+    strided = tensor.layout is torch.strided and not tensor.is_nested
+    strides = tensor.stride() if strided else ()
     return tensor.dtype, tuple(sorted(range(len(strides)), key=lambda i: -strides[i]))
-
-
-class _Weak:
-    """Keeps the identity of a storage from being that of another one, not its memory."""
-
-    __slots__ = ("identity", "_free")
-
-    def __init__(self, tensor: Tensor) -> None:
-        self._free = free_weak_ref
-        self.identity = 0  # if it has no storage, the next line raises
-        self.identity = storage_of(tensor)._weak_ref()
-
-    def __del__(self) -> None:
-        if self.identity:
-            self._free(self.identity)
 
 
 class _Seen(NamedTuple):
@@ -71,7 +58,7 @@ class _Made(NamedTuple):
     args: Tuple[Any, ...]
     kwargs: Dict[str, Any]
     result: _Seen
-    weak: List[_Weak]
+    weak: List[WeakStorage]
 
 
 class Recipe:
@@ -121,54 +108,28 @@ def _permutation(of: _Seen, saved: _Seen) -> Optional[Size]:
     return tuple(order)
 
 
-class Watch(_python_dispatch.TorchDispatchMode):
+class Watch(OwnMode):
     """Of the forward pass of one step; pushed while the model runs.
 
     :param min_bytes: smaller tensors are kept in any case
     """
-
-    is_ours = True  # for torch_compat.watcher_now()
 
     def __init__(self, min_bytes: int) -> None:
         super().__init__()
         self.recipes: Dict[int, Recipe] = {}  # by the place of each save
         self.kinds: List[Kind] = []  # of all places
         self._min_bytes = max(1, min_bytes)
-        self._is_pushed = False
         self._made: Dict[int, _Made] = {}  # by the identity of the storage
-        self._saved: Dict[int, List[Tuple[int, _Seen, _Weak]]] = {}  # the same
+        self._saved: Dict[int, List[Tuple[int, _Seen, WeakStorage]]] = {}  # the same
         self._of_storage: Dict[int, Recipe] = {}  # the same
         self._unread: List[Tuple[Recipe, Tensor]] = []  # whether the bytes differ: of devices
-        self._held: "collections.OrderedDict[int, Tensor]" = collections.OrderedDict()
+        self._held: "collections.OrderedDict[int, Held]" = collections.OrderedDict()
 
     # ---- Operations ------------------------------------------------------------------------------
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """PyTorch: else the first call imports the compiler, which takes seconds. Where anything
-        is compiled no step is watched."""
-        return False
-
-    def push(self) -> None:
-        _python_dispatch._push_mode(self)
-        self._is_pushed = True
-
-    def pop(self) -> None:
-        """From anywhere in the stack: others may have entered modes since that they have not
-        left."""
-        above: List[Any] = []
-        self._is_pushed = False
-        while _python_dispatch._get_current_dispatch_mode() is not None:
-            mode = _python_dispatch._pop_mode()
-            if mode is self:
-                break
-            above.append(mode)
-        for mode in reversed(above):
-            _python_dispatch._push_mode(mode)
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(each not in (Tensor, nn.Parameter) for each in types):
-            return NotImplemented  # a subclass handles it first; its own calls come here
+        if not self.is_plain(types):
+            return self.of_subclass(func, types, args, kwargs)
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         try:
@@ -182,12 +143,12 @@ class Watch(_python_dispatch.TorchDispatchMode):
 
     def _note(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         first = result if isinstance(result, Tensor) else result[0]
-        weak: List[_Weak] = [_Weak(first)]
+        weak: List[WeakStorage] = [WeakStorage(first)]
 
         def noted(thing: Any) -> Any:
             if not isinstance(thing, Tensor):
                 return thing
-            weak.append(_Weak(thing))
+            weak.append(WeakStorage(thing))
             return _seen(thing)
 
         made = _Made(func, tuple(map(noted, args)), kwargs, _seen(first), weak)
@@ -215,7 +176,7 @@ class Watch(_python_dispatch.TorchDispatchMode):
         that it could be computed from has been let go of (Operations.forget())."""
         place = len(self.kinds)
         self.kinds.append(kind_of(tensor))
-        if (self._is_pushed and type(tensor) in (Tensor, nn.Parameter)
+        if (self.is_pushed and type(tensor) in (Tensor, nn.Parameter)
                 and tensor.layout is torch.strided):
             with contextlib.suppress(Exception), unseen_by_modes():
                 self._saved_at(place, tensor)  # of a kind that shows less: it is kept
@@ -228,8 +189,8 @@ class Watch(_python_dispatch.TorchDispatchMode):
                 if recipe is not None and recipe.dtype is tensor.dtype and seen.version == 0:
                     recipe.last = place
                     self.recipes[place] = self._of_storage[seen.storage] = recipe
-            self._saved.setdefault(seen.storage, []).append((place, seen, _Weak(tensor)))
-            self._held[place] = tensor.detach()  # without the graph, which would hold all
+            self._saved.setdefault(seen.storage, []).append((place, seen, WeakStorage(tensor)))
+            self._held[place] = held(tensor)
             if len(self._held) > _HELD_MAX:
                 self._held.popitem(last=False)
 
@@ -274,7 +235,7 @@ class Watch(_python_dispatch.TorchDispatchMode):
     def _tried(self, call: Call, place: int, tensor: Tensor) -> Optional[Recipe]:
         """Computed once more here, and compared bit for bit."""
         def value(leaf: Leaf) -> Tensor:
-            return leaf.of(self._held[leaf.place])
+            return leaf.of(self._held[leaf.place].unpack())
 
         began = time.perf_counter_ns()
         result = computed(call, value)

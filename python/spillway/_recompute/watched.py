@@ -14,7 +14,6 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tupl
 import torch
 from torch import Tensor, nn
 
-from .._core.checksums import can_checksum, checksums_of
 from .._core.torch_compat import storage_of
 
 Found = Tuple[str, Any]  # where, and what
@@ -79,6 +78,8 @@ def dotted(path: str) -> str:
 
 def _checksums_now(tensor: Tensor) -> Optional[List[Tensor]]:
     """Of all of its storage, on its device; None: it has no bytes to read."""
+    from .._gpu.checksums import can_checksum, checksums_of  # only if something is tried
+
     with contextlib.suppress(RuntimeError, NotImplementedError), torch.no_grad():
         storage, device = storage_of(tensor), tensor.device
         if storage.nbytes() == 0 or device.type == "meta":

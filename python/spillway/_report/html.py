@@ -151,8 +151,7 @@ CHART_KEY = ('<div class="key"><span><i></i>with spillway</span>'
 def _memory(run: Run) -> str:
     head = "<h2>Memory over a step</h2>" + "".join(
         f"<p>{html.escape(name.strip())}: {html.escape(value)}</p>" for name, value in
-        [*process_rows(run.resident_bytes_max, run.resident_plain_bytes, run.heap),
-         *budget_rows(run.stats)])
+        [*process_rows(run), *budget_rows(run.stats)])
     if not run.profile:
         return head + "<p>No step has ended yet: the next report has a chart here.</p>"
     return (f"{head}<figure>{CHART_KEY}{memory_chart(run.profile, 900, 'wide')}"

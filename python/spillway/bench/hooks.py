@@ -2,19 +2,21 @@
 # spillway/bench/hooks.py - the time that the hooks on saved tensors take
 """Measured from outside: the functions that autograd calls are timed, around chains of operations
 that save one tensor each, and around the layers of a transformer, whose tensors are of several
-lengths, and some of which are saved twice or kept. Nothing of it is in what a training runs. Prints
-one JSON object per program.
+lengths, and some of which are saved twice or kept. Nothing of it is in what a training runs. Last,
+steps of short tensors that are kept, or spilled, or whose steps rest, beside steps with a pair of
+hooks that do nothing, and without hooks. Prints one JSON object per program.
 
   python -m spillway.bench.hooks /dev/a,/dev/b      (or the drives one by one; they hold a store)
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import statistics
 import sys
 import time
-from typing import Any, Dict, List, Sequence
+from typing import Any, Callable, Dict, List, Sequence
 
 if __name__ == "__main__":
     from ..demo.ending import ends_at_once
@@ -35,7 +37,9 @@ LENGTHS = (64 << 10, 256 << 10, 2 << 20, 8 << 20)
 TENSORS = 500
 BYTES_MAX = 1 << 30  # for all tensors of a chain
 LAYERS, HIDDEN, SEQUENCE, BATCH = 4, 768, 512, 4
+SHORT_BYTES = 4096
 UNTIMED = 3  # first steps, not timed: two without a plan, one by the first plan
+RESTING = 8  # by then, steps rest whose plan moves nothing
 
 
 class _Chain(nn.Module):
@@ -132,6 +136,52 @@ def layer_times(store: Any, rounds: int = 5) -> Dict[str, float]:
     return _medians(found[UNTIMED:])
 
 
+def _step_ns(model: nn.Module, x: torch.Tensor, context: Any) -> int:
+    began = time.thread_time_ns()
+    with context:
+        model(x).sum().backward()
+    took = time.thread_time_ns() - began
+    x.grad = None
+    return took
+
+
+def pair_times(store: Any, rounds: int = 40) -> Dict[str, float]:
+    """CPU time to save and use a tensor, in microseconds: of a pair of hooks that do nothing, and
+    how many times that it is for a tensor that is kept, and for one that is spilled. And what a
+    step of these tensors takes when it rests, of one without hooks. Of whole steps, in turn, of
+    each way the fastest quarter."""
+    model = _Chain(TENSORS)
+    x = torch.randn(SHORT_BYTES // 4, dtype=torch.float32, device="cpu", requires_grad=True)
+    with contextlib.ExitStack() as stack:
+
+        def offload(module: nn.Module, **options: Any) -> Any:
+            sizes = spillway.torch.Sizes(min_bytes=SHORT_BYTES)
+            off = spillway.torch.offload(module, store, sizes=sizes, **options)
+            stack.callback(off.close)
+            return off
+
+        rests = offload(model, mode="budget", budget_bytes=BYTES_MAX)
+        # Of a model that is not called, so that no step rests.
+        keeps = offload(nn.Module(), mode="budget", budget_bytes=BYTES_MAX)
+        spills = offload(nn.Module(), mode="spill")
+        contexts: Dict[str, Callable[[], Any]] = {
+            "none": contextlib.nullcontext,
+            "pair": lambda: torch.autograd.graph.saved_tensors_hooks(_itself, _itself),
+            "kept": lambda: keeps, "spilled": lambda: spills, "rests": lambda: rests,
+        }
+        took: Dict[str, List[int]] = {name: [] for name in contexts}
+        for _ in range(RESTING + rounds):
+            for name, context in contexts.items():
+                took[name].append(_step_ns(model, x, context()))
+    fastest = {name: statistics.mean(sorted(each[RESTING:])[:max(1, rounds // 4)])
+               for name, each in took.items()}
+    pair = fastest["pair"] - fastest["none"]
+    return {"pair_us": pair / TENSORS / 1000,
+            **{f"{way}_of_pair": (fastest[way] - fastest["none"]) / pair
+               for way in ("kept", "spilled")},
+            "rests_of_none": fastest["rests"] / fastest["none"]}
+
+
 def main(drives: Sequence[str]) -> int:
     names = [name for drive in drives for name in drive.split(",")]
     if not names or names[0].startswith("-"):
@@ -145,6 +195,8 @@ def main(drives: Sequence[str]) -> int:
                        **hook_times(store, 5, length)}
                 print(json.dumps(row), flush=True)
             row = {"name": f"{LAYERS} layers, hidden {HIDDEN}", **layer_times(store)}
+            print(json.dumps(row), flush=True)
+            row = {"name": f"{TENSORS} of {SHORT_BYTES >> 10} KiB", **pair_times(store)}
             print(json.dumps(row), flush=True)
     except OSError as error:  # SpillwayError is a subclass
         print(f"hooks: {error}", file=sys.stderr)

@@ -182,8 +182,18 @@ def _against_libc(name: str, kind: Kind, runs: List[Run], kinds: Kinds) -> Itera
 def hook_rows(programs: List[Dict[str, Any]]) -> Iterator[Row]:
     for hooks in programs:
         for key, words in (("save_us", "saving, median"), ("save_us_mean", "saving, mean"),
-                           ("use_us", "using, median"), ("use_us_mean", "using, mean")):
-            yield row(f"CPU time in hooks, tensors of {hooks['name']}: {words}", hooks[key], "us")
+                           ("use_us", "using, median"), ("use_us_mean", "using, mean"),
+                           ("pair_us", "both, by a pair that does nothing")):
+            if key in hooks:
+                yield row(f"CPU time in hooks, tensors of {hooks['name']}: {words}", hooks[key],
+                          "us")
+        for way in ("kept", "spilled"):
+            if f"{way}_of_pair" in hooks:
+                yield row(f"CPU time in hooks, tensors of {hooks['name']}: {way} / a pair that "
+                          "does nothing", hooks[f"{way}_of_pair"], "ratio")
+        if "rests_of_none" in hooks:
+            yield row(f"CPU time of a step, tensors of {hooks['name']}: one that rests / without "
+                      "hooks", hooks["rests_of_none"], "ratio")
 
 
 def rows_of(document: Dict[str, Any]) -> List[Row]:

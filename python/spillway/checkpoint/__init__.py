@@ -11,16 +11,19 @@ buffers: however large it is, no more of it is in memory.
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import errno
+import functools
 import logging
 import os
-from typing import TYPE_CHECKING, Any, Dict, List, Literal, Mapping, Optional, Union
+from typing import TYPE_CHECKING, Any, ContextManager, Dict, List, Literal, Mapping, Optional, Union
 
 import torch
 
 from .._core.library import Size, SpillwayError, size
-from .._export.committed import Committed, fields_of, parameters_of, state_of
+from .._export.all_ranks import AllRanks
+from .._export.committed import Committed, Fields, fields_of, parameters_of, state_of
 from .._export.output import Outputs, Progress, check_absent, check_room
 from .._export.safetensors import SafetensorsReader, SafetensorsWriter
 from .._export.torch_file import TorchWriter
@@ -43,6 +46,8 @@ What = Literal["parameters", "masters", "all"]
 _log = logging.getLogger("spillway")
 
 _ZIP_MAGIC = b"PK\3\4"
+# Of another rank's store, from which only is read, into the buffers of the first.
+_OTHERS_ARENA_BYTES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +66,7 @@ def _nothing(_: int) -> None:
 
 def export(store: Store, path: Path, format: Format = "safetensors", what: What = "parameters", *,
            shard_bytes: Size = "5GB", overwrite: bool = False,
-           progress: Optional[Progress] = None) -> Exported:
+           ranks: Literal["all", "one"] = "all", progress: Optional[Progress] = None) -> Exported:
     """Write the step that opening the store has restored to a file, which is there as a whole or
     not at all. Every byte that is read is verified.
 
@@ -74,6 +79,8 @@ def export(store: Store, path: Path, format: Format = "safetensors", what: What 
         dict of "model", "optimizer" (as its state_dict()), "step" and "extra"; with "safetensors"
         besides tensors called optimizer.FIELD.NAME
     :param overwrite: also where there is such a file
+    :param ranks: of a model that several ranks had sharded: "all": whole parameters, with what the
+        others have in their partitions, which are opened for that; "one": the shards of this one
     :param progress: called with the number of bytes each time that some were written
     :raises SpillwayError: ENODATA nothing is committed; EALREADY an optimizer has taken it up: open
         the store again; EUCLEAN it is not of an optimizer; a drive failed, or has lost some of it
@@ -85,8 +92,32 @@ def export(store: Store, path: Path, format: Format = "safetensors", what: What 
         raise ValueError(f'format must be "safetensors" or "torch", not {format!r}')
     if what not in ("parameters", "masters", "all"):
         raise ValueError(f'what must be "parameters", "masters" or "all", not {what!r}')
+    if ranks not in ("all", "one"):
+        raise ValueError(f'ranks must be "all" or "one", not {ranks!r}')
     step, checkpoint = _step_of(store)
-    fields = fields_of(store)
+    given = path, format, what, size("shard_bytes", shard_bytes), overwrite, progress or _nothing
+    if ranks == "one" or all(rows is None for rows in checkpoint.rows or ()):
+        _warn_of_shards(step, checkpoint)
+        return _write([store], fields_of([store]), step, checkpoint, *given)
+    opened = functools.partial(_opened, store, checkpoint.rank[0], step)
+    all_ranks = AllRanks(opened, *checkpoint.rank)
+    try:
+        return _write(all_ranks.stores, all_ranks.fields, step, all_ranks.checkpoint, *given)
+    finally:
+        all_ranks.close()
+
+
+def _opened(store: Store, rank: int, step: int, other: int) -> ContextManager[Store]:
+    """Of this rank or another."""
+    if other == rank:
+        return contextlib.nullcontext(store)
+    return Store(store.paths, partition=store.stats().partition - rank + other, commit=step,
+                 read_only=True, arena_bytes=_OTHERS_ARENA_BYTES, hugetlb=False)
+
+
+def _write(stores: List[Store], fields: Fields, step: int, checkpoint: Checkpoint, path: str,
+           format: Format, what: What, shard_bytes: int, overwrite: bool,
+           progress: Progress) -> Exported:
     tensors = parameters_of(fields, masters=what == "masters")
     writer: Union[SafetensorsWriter, TorchWriter]
     if format == "torch":
@@ -99,14 +130,14 @@ def export(store: Store, path: Path, format: Format = "safetensors", what: What 
             tensors += [dataclasses.replace(tensor, name=f"optimizer.{field}.{name}")
                         for field, of_field in state_of(fields).items()
                         for name, tensor in of_field.items()]
-        writer = SafetensorsWriter(path, tensors, size("shard_bytes", shard_bytes),
+        writer = SafetensorsWriter(path, tensors, shard_bytes,
                                    {"format": "pt", "step": str(step)})
     alone = [path] if path not in writer.paths else []  # one file is read rather than several
     check_absent([*alone, *writer.paths], overwrite)
     check_room(path, writer.len_bytes)
-    with Outputs(path, progress or _nothing, alone) as outputs:
+    with Outputs(path, progress, alone) as outputs:
         check_absent([*alone, *writer.paths], overwrite)  # another export may have ended meanwhile
-        writer.write(store, outputs)
+        writer.write(stores, outputs)
     return Exported(step, writer.paths, len(tensors), sum(map(os.path.getsize, writer.paths)))
 
 
@@ -115,12 +146,14 @@ def _step_of(store: Store) -> Any:
     committed = store.committed
     if committed is None:
         raise SpillwayError(errno.ENODATA, "nothing is committed in this partition of the store")
-    checkpoint = decoded(committed_extra(store))
+    return committed.number, decoded(committed_extra(store))
+
+
+def _warn_of_shards(number: int, checkpoint: Checkpoint) -> None:
     rank, count = checkpoint.rank
-    if count > 1:
+    if count > 1 and (checkpoint.rows is None or any(rows is not None for rows in checkpoint.rows)):
         _log.warning("commit %d is that of rank %d of %d: if the model is sharded, these are its "
-                     "shards alone", committed.number, rank, count)
-    return committed.number, checkpoint
+                     "shards alone", number, rank, count)
 
 
 def _all_of(checkpoint: Checkpoint, model: Dict[str, Committed],

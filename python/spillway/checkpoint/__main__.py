@@ -10,9 +10,11 @@ import sys
 import time
 from typing import List, Optional, Union
 
-from .._core.library import bytes_text, size
+from .._core.library import SpillwayError, bytes_text, size
+from .._optim.checkpoint import decoded
 from ..checkpoint import Exported, export
-from ..store import Commit, Store
+from ..state import committed_extra
+from ..store import Commit, Store, committed
 
 _FAILED, _REFUSED, _INTERRUPTED = 1, 3, 130
 _REFUSALS = (errno.EBUSY, errno.EEXIST, errno.ENOTUNIQ, errno.ESPIPE, errno.ESTALE)
@@ -53,7 +55,8 @@ def _parser() -> argparse.ArgumentParser:
                       "there are any; all: what the optimizer keeps, too")
     verb.add_argument("--shard", default="5GB", metavar="SIZE", type=_size,
                       help="of safetensors: several files and an index, each of so much (5GB)")
-    verb.add_argument("--partition", type=int, default=0, metavar="N", help="which (0)")
+    verb.add_argument("--partition", type=int, metavar="N",
+                      help="what this one has alone (default: all ranks, rank 0 in partition 0)")
     verb.add_argument("--step", type=int, metavar="STEP",
                       help="which, if the one before is kept, too (default: the last)")
     verb.add_argument("--overwrite", action="store_true", help="in place of a file that is there")
@@ -98,13 +101,34 @@ def _exported(arguments: argparse.Namespace) -> Exported:
     shown = _Shown()
     commit: Commit = "newest" if arguments.step is None else arguments.step
     try:
-        with Store(arguments.drives, partition=arguments.partition, arena_bytes=_ARENA_BYTES,
+        with Store(arguments.drives, partition=arguments.partition or 0, arena_bytes=_ARENA_BYTES,
                    hugetlb=False, commit=commit, read_only=True) as store:
+            if arguments.partition is None:
+                _check_is_all(arguments.drives, decoded(committed_extra(store)).rank[1]
+                              if store.committed else 0)
             return export(store, arguments.to, _format_of(arguments),  # type: ignore[arg-type]
                           arguments.what, shard_bytes=arguments.shard,
-                          overwrite=arguments.overwrite, progress=shown)
+                          overwrite=arguments.overwrite, progress=shown,
+                          ranks="all" if arguments.partition is None else "one")
     finally:
         shown.end()
+
+
+def _check_is_all(drives: List[str], count: int) -> None:
+    """
+    :param count: of ranks that have made the commit of partition 0
+    :raises ValueError: another partition has one of its own
+    """
+    partition = 1
+    while count <= 1:
+        try:
+            is_there = committed(drives, partition) is not None
+        except SpillwayError:  # no such partition, or drives are missing
+            return
+        if is_there:
+            raise ValueError(f"partition {partition} of the store has a commit, too: say which, by "
+                             "--partition")
+        partition += 1
 
 
 def _fail(error: Union[OSError, ValueError], arguments: argparse.Namespace) -> int:

@@ -36,6 +36,7 @@ class SpillwayCallback(TrainingCallback, TrainerCallback):
     :param options: what else spillway.torch.offload() takes, except the model; report="run.html" is
         the page of what it did
     :raises SpillwayError: in train(), by what offload() raises: no store on the drives, in use
+    :raises ValueError: in train(): trl's own activation_offloading is on
     """
 
     def end(self) -> None:
@@ -43,6 +44,9 @@ class SpillwayCallback(TrainingCallback, TrainerCallback):
         self._training.end()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
+        if getattr(args, "activation_offloading", False):  # of trl's and axolotl's trainers
+            raise ValueError("activation_offloading would take every activation first, and "
+                             "spillway get none: remove one of the two")
         self._training.begin(given["model"])
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:

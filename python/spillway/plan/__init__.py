@@ -10,7 +10,8 @@ it. Lengths are bytes, rates bytes or operations per second, times seconds.
 from __future__ import annotations
 
 import dataclasses
-from typing import Dict, List, Optional, Tuple
+import itertools
+from typing import Dict, Iterator, List, Optional, Tuple
 
 # What can be on drives, in the order in which it goes there until the rest fits: what a step moves
 # least of for the memory that it frees comes first.
@@ -28,7 +29,8 @@ _YEAR_DAYS = 365.25
 class Model:
     """``element_bytes`` of a parameter and its gradient; ``largest_scope_bytes``: parameters of the
     largest scope; ``largest_parameter_bytes``: of the largest by itself, in a scope or in none;
-    ``activation_bytes``: saved by the forward pass of one micro-batch; ``flops``: of a step."""
+    ``activation_bytes``: saved by the forward pass of one micro-batch; ``flops``: of a step, and
+    ``tokens``, 0: not known."""
 
     name: str
     parameters: int
@@ -39,6 +41,7 @@ class Model:
     largest_activation_bytes: int
     micro_batches: int
     flops: float
+    tokens: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +54,10 @@ class Optimizer:
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """``endurance_bytes``: that all drives together can be written; 0: not known."""
+    """``endurance_bytes``: that all drives together can be written; 0: not known. With
+    ``device_bytes`` it computes on a device with as much memory: ``bus_rate`` is that of its bus in
+    each direction, and ``host_rate`` that of bytes of the optimizer's state that the host steps; 0:
+    that is not counted."""
 
     memory_bytes: int
     drive_bytes: int
@@ -59,25 +65,38 @@ class Machine:
     write_rate: float
     flops: float
     endurance_bytes: float = 0.0
+    device_bytes: int = 0
+    bus_rate: float = 1.0
+    host_rate: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One kind of bytes: how many there are, where they lie, and what a step moves."""
+    """One kind of bytes: how many there are, where they lie, "memory" or "drives", or of a machine
+    with a device "device", "host" or "drives"; and what a step moves, from drives and to them, in
+    to the device and out of it."""
 
     kind: str
     bytes: int
-    on_drives: bool
+    place: str
     memory_bytes: int
     drive_bytes: int
     read_bytes: int
     written_bytes: int
+    device_bytes: int = 0
+    bus_in_bytes: int = 0
+    bus_out_bytes: int = 0
+
+    @property
+    def on_drives(self) -> bool:
+        return self.place == "drives"
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """``missing_memory_bytes`` and ``missing_drive_bytes``: 0 where it fits. ``bound``: what a step
-    waits for. ``years`` that the drives last, training all the time; None: not known."""
+    """``missing_memory_bytes``, ``missing_drive_bytes`` and ``missing_device_bytes``: 0 where it
+    fits. ``bound``: what a step waits for: "compute", "drives", "bus" or "host". ``years`` that the
+    drives last, training all the time; None: not known."""
 
     rows: List[Row]
     memory_bytes: int
@@ -88,15 +107,29 @@ class Answer:
     drive_seconds: float
     bound: str
     years: Optional[float]
+    missing_device_bytes: int = 0
+    bus_seconds: float = 0.0
+    host_seconds: float = 0.0
 
     @property
     def fits(self) -> bool:
-        return not (self.missing_memory_bytes or self.missing_drive_bytes)
+        return not (self.missing_memory_bytes or self.missing_drive_bytes
+                    or self.missing_device_bytes)
 
     @property
     def step_seconds(self) -> float:
-        """Drives work while the step computes."""
-        return max(self.compute_seconds, self.drive_seconds)
+        """All work at the same time."""
+        return max(self.compute_seconds, self.drive_seconds, self.bus_seconds, self.host_seconds)
+
+    @property
+    def device_bytes(self) -> int:
+        return sum(row.device_bytes for row in self.rows)
+
+    @property
+    def written_bytes_per_day(self) -> float:
+        """Training all the time."""
+        written = sum(row.written_bytes for row in self.rows)
+        return written / self.step_seconds * _DAY_SECONDS
 
 
 def optimizer_of(name: str, element_bytes: int) -> Optimizer:
@@ -123,6 +156,12 @@ def parameters_most(scope_bytes: int, largest_bytes: int) -> int:
     return max(3 * scope_bytes, parameters_least(largest_bytes))
 
 
+def parameters_on_device(scope_bytes: int, largest_bytes: int) -> int:
+    """The same of a device's memory: one scope is used, one comes. What goes makes room in the
+    order of the device's work."""
+    return max(2 * scope_bytes, parameters_least(largest_bytes))
+
+
 def transformer(layers: int, hidden: int, sequence: int, micro_batch: int,
                 micro_batches: int, vocabulary: int, element_bytes: int) -> Model:
     """A GPT with an MLP of four times the width, and attention that saves no matrix of scores.
@@ -145,25 +184,29 @@ def transformer(layers: int, hidden: int, sequence: int, micro_batch: int,
                  element_bytes * of_layer,
                  element_bytes * hidden * max(4 * hidden, vocabulary, sequence),
                  layers * activation + logits,
-                 max(activation, logits), micro_batches, flops)
+                 max(activation, logits), micro_batches, flops, micro_batches * tokens)
 
 
-def _rows(model: Model, optimizer: Optimizer, on_drives: Tuple[str, ...]) -> List[Row]:
-    """Where each kind lies, and what a step moves of it (docs/STATE.md, Bytes)."""
+def _parameter_reads(passes: int) -> int:
+    """How often a step reads parameters on drives. After several passes it reads them once more to
+    step them; after one they are stepped in the backward pass (in_backward=True)."""
+    return 2 * passes + (passes > 1)
+
+
+def _drive_rows(model: Model, optimizer: Optimizer) -> List[Row]:
+    """All on drives, and what a step moves (docs/STATE.md, Bytes)."""
     parameter_bytes = model.parameters * model.element_bytes
     state_bytes = model.parameters * optimizer.bytes_per_parameter
     passes = model.micro_batches
 
     def row(kind: str, count: int, memory: int, room: int, read: int, written: int) -> Row:
-        if kind not in on_drives:
-            return Row(kind, count, False, count, 0, 0, 0)
-        return Row(kind, count, True, min(memory, count), room, read, written)
+        return Row(kind, count, "drives", min(memory, count), room, read, written)
 
     return [
-        # Read for the forward and for the backward pass, written by the step; twice, for commits.
+        # Read for each forward and backward pass, written by the step; twice, for commits.
         row("parameters", parameter_bytes,
             parameters_most(model.largest_scope_bytes, model.largest_parameter_bytes),
-            2 * parameter_bytes, 2 * passes * parameter_bytes, parameter_bytes),
+            2 * parameter_bytes, _parameter_reads(passes) * parameter_bytes, parameter_bytes),
         # Added to by each pass after the first; read once more by the step.
         row("gradients", parameter_bytes, _TILES_BYTES, parameter_bytes,
             passes * parameter_bytes, passes * parameter_bytes),
@@ -175,40 +218,112 @@ def _rows(model: Model, optimizer: Optimizer, on_drives: Tuple[str, ...]) -> Lis
     ]
 
 
-def _answer(model: Model, optimizer: Optimizer, machine: Machine,
-            on_drives: Tuple[str, ...]) -> Answer:
-    rows = _rows(model, optimizer, on_drives)
+def _rows(model: Model, optimizer: Optimizer, on_drives: Tuple[str, ...]) -> List[Row]:
+    return [row if row.kind in on_drives else Row(row.kind, row.bytes, "memory", row.bytes, 0, 0, 0)
+            for row in _drive_rows(model, optimizer)]
+
+
+def _placings(passes: int, on_drives: Optional[Tuple[str, ...]]) -> Iterator[Dict[str, str]]:
+    """Where each kind may lie, together. The optimizer steps on the device what is all there, else
+    in the host. Gradients are in the host where a step of one pass uses them as they come
+    (in_backward=True), and activations as copies (docs/GUIDE.md, On a GPU)."""
+    choices = {"parameters": ("device", "drives"), "gradients": ("device", "host", "drives"),
+               "optimizer": ("device", "drives"), "activations": ("device", "host", "drives")}
+    if on_drives is not None:
+        choices = {kind: ("drives",) if kind in on_drives else places[:-1]
+                   for kind, places in choices.items()}
+    for together in itertools.product(*choices.values()):
+        places = dict(zip(choices, together))
+        at_once = places["parameters"] == places["gradients"] == "device"
+        if ((places["optimizer"] == "drives" or at_once)
+                and (places["gradients"] != "host" or passes == 1)):
+            yield places
+
+
+def _preference(answer: Answer) -> Tuple[int, int, float, int, int]:
+    """Which of two placings is better: the lesser one. Drives can be added."""
+    return (answer.missing_device_bytes + answer.missing_memory_bytes, answer.missing_drive_bytes,
+            answer.step_seconds, sum(row.written_bytes for row in answer.rows),
+            answer.memory_bytes)
+
+
+def _device_rows(model: Model, optimizer: Optimizer, places: Dict[str, str]) -> List[Row]:
+    """As _rows(), of a machine with a device."""
+    passes, in_host = model.micro_batches, places["optimizer"] == "drives"
+    # What lies elsewhere has on the device, at least two scopes, and passes in and out per byte.
+    # Where the host steps, gradients go to it once, and new parameters come back.
+    windows = {
+        "parameters": parameters_on_device(model.largest_scope_bytes,
+                                           model.largest_parameter_bytes),
+        "gradients": 2 * model.largest_scope_bytes, "optimizer": 0,
+        "activations": _ACTIVATION_SCOPES * model.largest_activation_bytes}
+    away = {"parameters": (2 * passes, 0), "gradients": (0, passes), "optimizer": (0, 0),
+            "activations": (passes, passes)}
+    here = {"parameters": (int(in_host), 0), "gradients": (0, int(in_host))}
+    rows = []
+    for row in _drive_rows(model, optimizer):
+        place = places[row.kind]
+        device, (comes, goes) = min(windows[row.kind], row.bytes), away[row.kind]
+        if place == "device":
+            row = Row(row.kind, row.bytes, place, 0, 0, 0, 0)
+            device, (comes, goes) = row.bytes, here.get(row.kind, (0, 0))
+        elif place == "host":  # copies of activations stay, gradients go
+            memory = row.bytes if row.kind == "activations" else row.memory_bytes
+            row = Row(row.kind, row.bytes, place, memory, 0, 0, 0)
+        rows.append(dataclasses.replace(row, device_bytes=device, bus_in_bytes=comes * row.bytes,
+                                        bus_out_bytes=goes * row.bytes))
+    return rows
+
+
+def _answer(model: Model, machine: Machine, rows: List[Row]) -> Answer:
     memory = sum(row.memory_bytes for row in rows)
     drives = sum(row.drive_bytes for row in rows)
     written = sum(row.written_bytes for row in rows)
     # One drive does not do both at once at full speed, so their times add up.
     drive_seconds = (sum(row.read_bytes for row in rows) / machine.read_rate
                      + written / machine.write_rate)
-    compute_seconds = model.flops / machine.flops
-    slow = drive_seconds > compute_seconds
-    seconds = max(drive_seconds, compute_seconds)
+    seconds = {"compute": model.flops / machine.flops, "drives": drive_seconds, "bus": 0.0,
+               "host": 0.0}
+    missing_device = 0
+    if machine.device_bytes:
+        # Both directions at once, each at full speed.
+        seconds["bus"] = max(sum(row.bus_in_bytes for row in rows),
+                             sum(row.bus_out_bytes for row in rows)) / machine.bus_rate
+        if machine.host_rate:
+            seconds["host"] = sum(row.bytes for row in rows if row.kind == "optimizer"
+                                  and row.on_drives) / machine.host_rate
+        missing_device = max(0, sum(row.device_bytes for row in rows) - machine.device_bytes)
+    bound = max(seconds, key=lambda name: seconds[name])
     years = None
     if machine.endurance_bytes and written:
-        years = machine.endurance_bytes / (written / seconds * _DAY_SECONDS) / _YEAR_DAYS
+        years = machine.endurance_bytes / (written / seconds[bound] * _DAY_SECONDS) / _YEAR_DAYS
     return Answer(rows, memory, drives, max(0, memory - machine.memory_bytes),
-                  max(0, drives - machine.drive_bytes), compute_seconds, drive_seconds,
-                  "drives" if slow else "compute", years)
+                  max(0, drives - machine.drive_bytes), seconds["compute"], drive_seconds, bound,
+                  years, missing_device, seconds["bus"], seconds["host"])
 
 
 def plan(model: Model, optimizer: Optimizer, machine: Machine,
          on_drives: Optional[Tuple[str, ...]] = None) -> Answer:
     """Where everything lies.
 
-    :param on_drives: of KINDS; None: as few of them, in that order, as let the rest fit into memory
+    :param on_drives: of KINDS; None: as few of them, in that order, as let the rest fit into
+        memory; on a machine with a device, those with which a step is shortest
     :raises ValueError: something is none of KINDS
     """
+    unknown = [kind for kind in on_drives or () if kind not in KINDS]
+    if unknown:
+        raise ValueError(f"{unknown[0]!r} is none of {', '.join(KINDS)}")
+    if machine.device_bytes:
+        answers = [_answer(model, machine, _device_rows(model, optimizer, places))
+                   for places in _placings(model.micro_batches, on_drives)]
+        if not answers:
+            raise ValueError("with parameters or gradients on drives the host steps: the optimizer "
+                             "is on drives, too")
+        return min(answers, key=_preference)
     if on_drives is not None:
-        unknown = [kind for kind in on_drives if kind not in KINDS]
-        if unknown:
-            raise ValueError(f"{unknown[0]!r} is none of {', '.join(KINDS)}")
-        return _answer(model, optimizer, machine, on_drives)
+        return _answer(model, machine, _rows(model, optimizer, on_drives))
     for count in range(len(KINDS) + 1):
-        answer = _answer(model, optimizer, machine, KINDS[:count])
+        answer = _answer(model, machine, _rows(model, optimizer, KINDS[:count]))
         if not answer.missing_memory_bytes:
             break
     return answer
@@ -216,5 +331,9 @@ def plan(model: Model, optimizer: Optimizer, machine: Machine,
 
 def as_json(model: Model, machine: Machine, answer: Answer) -> Dict[str, object]:
     return {"model": dataclasses.asdict(model), "machine": dataclasses.asdict(machine),
-            **dataclasses.asdict(answer), "fits": answer.fits,
-            "step_seconds": answer.step_seconds}
+            **dataclasses.asdict(answer),
+            "rows": [{**dataclasses.asdict(row), "on_drives": row.on_drives}
+                     for row in answer.rows],
+            "fits": answer.fits, "step_seconds": answer.step_seconds,
+            "device_bytes": answer.device_bytes,
+            "written_bytes_per_day": answer.written_bytes_per_day}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* store/admin.c - worker side of locate, revive, retire and register requests */
-#include "store/admin.h"
+/* store/control_request.c - requests that move no object: locate, revive, retire, register */
+#include "store/control_request.h"
 
 #include <errno.h>
 
@@ -83,7 +83,7 @@ static void register_submit(struct spw_request *request)
 	spw_store__request_end(request);
 }
 
-void spw_store__admin_submit(struct spw_request *request)
+void spw_store__control_submit(struct spw_request *request)
 {
 	SPW_ASSERT(request->kind != REQUEST_PUT && request->kind != REQUEST_GET);
 	if (request->kind == REQUEST_FLUSH)

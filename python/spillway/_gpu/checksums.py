@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/_core/checksums.py - checksums of memory, to see without a copy that it is unchanged
+# spillway/_gpu/checksums.py - checksums of memory, to see without a copy that it is unchanged
 from __future__ import annotations
 
 from typing import Any, List
@@ -7,7 +7,7 @@ from typing import Any, List
 import torch
 from torch import Tensor
 
-from .torch_compat import storage_of
+from .._core.torch_compat import storage_of
 
 _WORD = 8  # bytes
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/_gpu/free_memory.py - how much memory this process may still take
+# spillway/_core/free_memory.py - how much memory this process may still take
 from __future__ import annotations
 
 from pathlib import Path
@@ -13,11 +13,12 @@ _FILES = {
 }
 
 
-def _meminfo(root: Path, name: str) -> int:
+def _available(root: Path) -> int:
+    """To all of the machine, without swapping."""
     for line in (root / "proc/meminfo").read_text().splitlines():
-        if line.startswith(name + ":"):
+        if line.startswith("MemAvailable:"):
             return int(line.split()[1]) << 10
-    raise OSError(f"/proc/meminfo has no {name}")
+    raise OSError("/proc/meminfo has no MemAvailable")
 
 
 def _number(path: Path) -> Optional[int]:
@@ -63,12 +64,10 @@ def _left(version: int, folder: Path) -> Optional[int]:
     return max(0, limit - used + _reclaimable(folder / "memory.stat", cache_name))
 
 
-def total_memory(root: Path = Path("/")) -> int:
-    """Of the machine."""
-    return _meminfo(root, "MemTotal")
-
-
 def free_memory(root: Path = Path("/")) -> int:
-    """What the machine has available, and this process' control groups let it take."""
+    """What the machine has available, and this process' control groups let it take.
+
+    :raises OSError: there is no /proc/meminfo, as in some sandboxes
+    """
     lefts = [_left(*group) for group in _groups(root)]
-    return min([_meminfo(root, "MemAvailable"), *(left for left in lefts if left is not None)])
+    return min([_available(root), *(left for left in lefts if left is not None)])

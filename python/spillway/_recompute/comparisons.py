@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/_recompute/doubts.py - on a device: what is discarded is held until it has been compared
+# spillway/_recompute/comparisons.py - on a device: hold what is discarded until it is compared
 """The host does not wait for a device to tell whether a few rows of a result are what its
 operation makes: the result is discarded before that is known. So its memory is held until the
 device has compared them; if they differ, what is held is used in place of what is recomputed. Of
@@ -41,14 +41,14 @@ class Holder(Protocol):
     held: Optional[Tensor]
 
 
-class _Doubt(NamedTuple):
+class _Comparison(NamedTuple):
     frame: "weakref.ReferenceType[Holder]"
     recipe: Recipe
     answer: Tensor
     event: Any  # when it has come
 
 
-class Doubts:
+class Comparisons:
     """Of all frames on devices, the oldest first.
 
     :param found: called with each answer that is not 0
@@ -57,12 +57,12 @@ class Doubts:
     def __init__(self, verdicts: "Verdicts", found: Callable[[Recipe, int], None]) -> None:
         self._verdicts = verdicts
         self._found = found
-        self._open: Deque[_Doubt] = collections.deque()
+        self._open: Deque[_Comparison] = collections.deque()
 
     def add(self, frame: Holder, tensor: Tensor, answer: Tensor) -> None:
         frame.held = tensor.detach()  # without the graph, which would hold all
         event = self._verdicts.event_on(tensor.device)
-        self._open.append(_Doubt(weakref.ref(frame), frame.recipe, answer, event))
+        self._open.append(_Comparison(weakref.ref(frame), frame.recipe, answer, event))
 
     def held_bytes(self) -> int:
         return sum(each.recipe.length for each in self._open if _is_held(each))
@@ -75,17 +75,17 @@ class Doubts:
                 return
             self._read(self._open.popleft())
 
-    def _read(self, doubt: _Doubt) -> None:
-        frame, answer = doubt.frame(), self._verdicts.read(doubt.answer, doubt.event)
+    def _read(self, comparison: _Comparison) -> None:
+        frame, answer = comparison.frame(), self._verdicts.read(comparison.answer, comparison.event)
         if answer:
-            self._found(doubt.recipe, answer)
+            self._found(comparison.recipe, answer)
         elif frame is not None:
             frame.held = None
 
 
-def _is_held(doubt: _Doubt) -> bool:
+def _is_held(comparison: _Comparison) -> bool:
     """Else its graph is gone, or what was held has been used."""
-    frame = doubt.frame()
+    frame = comparison.frame()
     return frame is not None and frame.held is not None
 
 
