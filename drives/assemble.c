@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "drives/candidates.h"
+#include "drives/loop.h"
 #include "drives/safety.h"
 #include "drives/share.h"
-#include "drives/sysfs.h"
 #include "engine/device.h"
 #include "util/fork.h"
 #include "util/util.h"
@@ -225,8 +225,8 @@ int spw_drives__assembly_claim(struct spw_assembly *assembly, unsigned partition
 	 * sees the other.
 	 */
 	for (unsigned i = 0; rc == 0 && i < assembly->count; i++)
-		rc = spw_drives__safety_relatives_locked(spw_device_path(assembly->devices[i]),
-							 loops);
+		rc = spw_drives__safety_aliases_locked(spw_device_path(assembly->devices[i]),
+						       loops);
 	for (unsigned i = 0; rc == 0 && i < assembly->count; i++)
 		rc = spw_drives__safety_in_use(spw_device_path(assembly->devices[i]), loops);
 	spw_drives__loops_free(loops);

@@ -28,8 +28,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "drives/loop.h"
 #include "drives/safety.h"
-#include "drives/sysfs.h"
 #include "engine/device.h"
 #include "engine/vfio/vfio.h"
 #include "util/fork.h"

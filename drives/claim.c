@@ -20,7 +20,7 @@ int spw_drives__safety_unlocked(const char *path)
 				 "%s: a process has a store on it open, or writes to it; end that "
 				 "first (see fuser %s)",
 				 path, path);
-	return rc == 0 ? spw_drives__safety_relatives_locked(path, NULL) : rc;
+	return rc == 0 ? spw_drives__safety_aliases_locked(path, NULL) : rc;
 }
 
 /*
@@ -51,7 +51,7 @@ static int claim_now(const char *path, const struct spw_log *log, struct spw_dev
 				"first (see fuser %s)",
 				path, path);
 	if (rc == 0)
-		rc = spw_drives__safety_relatives_locked(path, NULL);
+		rc = spw_drives__safety_aliases_locked(path, NULL);
 	*held = rc == -EBUSY;
 	/* Check again, now that it is open: before, the path may have named another device. */
 	return rc == 0 ? spw_drives__safety_in_use(path, NULL) : rc;

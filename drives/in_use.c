@@ -10,14 +10,15 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include "drives/aliases.h"
+#include "drives/identity.h"
+#include "drives/loop.h"
+#include "drives/opener.h"
+#include "drives/safety.h"
+#include "drives/sysfs.h"
 #include "engine/device.h"
 #include "engine/vfio/namespace.h"
 #include "engine/vfio/vfio.h"
-#include "drives/identity.h"
-#include "drives/opener.h"
-#include "drives/relatives.h"
-#include "drives/safety.h"
-#include "drives/sysfs.h"
 #include "util/util.h"
 
 /* ---- Mounts, swap, holders ---- */
@@ -173,35 +174,34 @@ static int has_users(const char *subject, const struct stat *st)
 }
 
 /* Check for loop devices over it: they do not claim their backing device. */
-static int is_shown(const struct spw_relative *relative)
+static int is_shown(const struct spw_alias *alias)
 {
 	const char *loop;
-	int rc = spw_drives__loop_over(relative->loops, &relative->st, relative->via, &loop);
+	int rc = spw_drives__loop_over(alias->loops, &alias->st, alias->via, &loop);
 
 	return rc <= 0 ? rc
 		       : spw_error(-EBUSY,
 				   "%s is shown by /dev/%s, a loop device; name that, or detach it "
 				   "first (losetup -d)",
-				   relative->words, loop);
+				   alias->words, loop);
 }
 
-static int relative_has_users(const struct spw_relative *relative, void *context)
+static int alias_has_users(const struct spw_alias *alias, void *context)
 {
-	int rc = has_users(relative->words, &relative->st);
+	int rc = has_users(alias->words, &alias->st);
 
 	(void)context;
-	return rc != 0 ? rc : is_shown(relative);
+	return rc != 0 ? rc : is_shown(alias);
 }
 
-static int each_relative(const char *path, const struct spw_loops *loops,
-			 int (*visit)(const struct spw_relative *relative, void *context),
-			 void *context)
+static int each_alias(const char *path, const struct spw_loops *loops,
+		      int (*visit)(const struct spw_alias *alias, void *context), void *context)
 {
 	struct spw_loops *own = NULL;
 	int rc = loops ? 0 : spw_drives__loops_read(&own);
 
 	if (rc == 0)
-		rc = spw_drives__relatives_each(path, loops ? loops : own, visit, context);
+		rc = spw_drives__aliases_each(path, loops ? loops : own, visit, context);
 	spw_drives__loops_free(own);
 	return rc;
 }
@@ -239,7 +239,7 @@ int spw_drives__safety_in_use(const char *path, const struct spw_loops *loops)
 {
 	if (spw_vfio__is_name(path))
 		return find_other_path(path);
-	return each_relative(path, loops, relative_has_users, NULL);
+	return each_alias(path, loops, alias_has_users, NULL);
 }
 
 /* ---- Locks ---- */
@@ -295,7 +295,7 @@ static bool is_lock_on(char *line, struct question *question)
  * Is the file locked? Opens its name. Return: 1; 0; -ESTALE the name has changed or cannot be
  * opened.
  */
-static int file_locked_by_name(const struct spw_relative *file)
+static int file_locked_by_name(const struct spw_alias *file)
 {
 	int fd = open(file->name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	int rc = -ESTALE;
@@ -310,7 +310,7 @@ static int file_locked_by_name(const struct spw_relative *file)
 }
 
 /* Is the file locked? /proc/locks, whose reading can take 10 ms, is the fallback. */
-static int file_locked(const char *path, const struct spw_relative *file)
+static int file_locked(const char *path, const struct spw_alias *file)
 {
 	struct question question = {.st = file->st};
 	int rc = file_locked_by_name(file);
@@ -325,19 +325,19 @@ static int file_locked(const char *path, const struct spw_relative *file)
 		      : rc;
 }
 
-static int relative_locked(const struct spw_relative *relative, void *context)
+static int alias_locked(const struct spw_alias *alias, void *context)
 {
 	const char *path = context;
 	char node[PATH_MAX];
 	int rc;
 
-	if (relative->is_self)
+	if (alias->is_self)
 		return 0;
-	if (!S_ISBLK(relative->st.st_mode))
-		return file_locked(path, relative);
+	if (!S_ISBLK(alias->st.st_mode))
+		return file_locked(path, alias);
 	/* Without a node no process can have it open. */
-	if (!relative->name ||
-	    !spw_drives__sysfs_node(relative->name, relative->st.st_rdev, node, sizeof(node)))
+	if (!alias->name ||
+	    !spw_drives__sysfs_node(alias->name, alias->st.st_rdev, node, sizeof(node)))
 		return 0;
 	rc = node_locked(node, 0, SPW_LOCK_ALL_BYTES);
 	return rc <= 0 ? rc
@@ -347,9 +347,9 @@ static int relative_locked(const struct spw_relative *relative, void *context)
 				   path, node, node);
 }
 
-int spw_drives__safety_relatives_locked(const char *path, const struct spw_loops *loops)
+int spw_drives__safety_aliases_locked(const char *path, const struct spw_loops *loops)
 {
-	return each_relative(path, loops, relative_locked, (void *)(uintptr_t)path);
+	return each_alias(path, loops, alias_locked, (void *)(uintptr_t)path);
 }
 
 /* ---- Openers ---- */
@@ -360,11 +360,11 @@ struct search {
 	size_t len;
 };
 
-static int relative_opened(const struct spw_relative *relative, void *context)
+static int alias_opened(const struct spw_alias *alias, void *context)
 {
 	const struct search *search = context;
 
-	return spw_drives__opener_find(&relative->st, relative->is_self ? search->but_fd : -1,
+	return spw_drives__opener_find(&alias->st, alias->is_self ? search->but_fd : -1,
 				       search->words, search->len);
 }
 
@@ -372,5 +372,5 @@ bool spw_drives__safety_opener(const char *path, int but_fd, char *words, size_t
 {
 	struct search search = {.but_fd = but_fd, .words = words, .len = len};
 
-	return each_relative(path, NULL, relative_opened, &search) > 0;
+	return each_alias(path, NULL, alias_opened, &search) > 0;
 }

@@ -8,6 +8,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "drives/loop.h"
 #include "drives/sysfs.h"
 #include "util/util.h"
 

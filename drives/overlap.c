@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "drives/relatives.h"
+#include "drives/aliases.h"
+#include "drives/loop.h"
 #include "drives/safety.h"
 #include "drives/superblocks.h"
 #include "drives/sysfs.h"
@@ -20,16 +21,16 @@ struct question {
 };
 
 /* A node or file that leads to an alias. Return: false: none does. */
-static bool name_of(const struct spw_relative *relative, char *name, size_t len)
+static bool name_of(const struct spw_alias *alias, char *name, size_t len)
 {
 	struct stat st;
 
-	if (!relative->name)
+	if (!alias->name)
 		return false;
-	if (S_ISBLK(relative->st.st_mode))
-		return spw_drives__sysfs_node(relative->name, relative->st.st_rdev, name, len);
-	(void)snprintf(name, len, "%s", relative->name);
-	return stat(name, &st) == 0 && spw_drives__same_file(&st, &relative->st);
+	if (S_ISBLK(alias->st.st_mode))
+		return spw_drives__sysfs_node(alias->name, alias->st.st_rdev, name, len);
+	(void)snprintf(name, len, "%s", alias->name);
+	return stat(name, &st) == 0 && spw_drives__same_file(&st, &alias->st);
 }
 
 /* Does the loop device begin where its file begins? Then its own first block tells. */
@@ -68,22 +69,22 @@ static int verify_alias(const char *name, const struct question *question)
 			 question->path, name, sb->drive_index + 1);
 }
 
-static int look_at(const struct spw_relative *relative, void *context)
+static int look_at(const struct spw_alias *alias, void *context)
 {
 	const struct question *question = context;
 	char name[PATH_MAX];
 
-	if (relative->is_self)
+	if (alias->is_self)
 		return 0;
-	if (name_of(relative, name, sizeof(name)))
+	if (name_of(alias, name, sizeof(name)))
 		return verify_alias(name, question);
 	/* Its node or file is not to be seen from here, as in a container. */
-	if (S_ISBLK(relative->st.st_mode) || begins_with(relative->via))
+	if (S_ISBLK(alias->st.st_mode) || begins_with(alias->via))
 		return 0;
 	return spw_error(-ESTALE,
 			 "%s: shows a part of a file that cannot be opened by its name (%s), so it "
 			 "is not known whether that is a drive of this store; name another device",
-			 question->path, relative->name ? relative->name : "it has none");
+			 question->path, alias->name ? alias->name : "it has none");
 }
 
 int spw_drives__overlap_refuse(const char *path, const struct spw_superblock *store)
@@ -93,7 +94,7 @@ int spw_drives__overlap_refuse(const char *path, const struct spw_superblock *st
 	int rc = spw_drives__loops_read(&loops);
 
 	if (rc == 0)
-		rc = spw_drives__relatives_each(path, loops, look_at, &question);
+		rc = spw_drives__aliases_each(path, loops, look_at, &question);
 	spw_drives__loops_free(loops);
 	return rc;
 }

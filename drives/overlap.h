@@ -6,7 +6,7 @@
 #include "layout/layout.h"
 
 /*
- * Refuse a device if an alias of it (drives/relatives.h) holds a drive that superblock @store
+ * Refuse a device if an alias of it (drives/aliases.h) holds a drive that superblock @store
  * names. It need not begin where that drive begins: a loop device may lie inside a file, where its
  * own first and last blocks do not tell. Return: 0; -EEXIST; or an error of looking.
  */

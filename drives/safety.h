@@ -67,7 +67,7 @@ unsigned spw_drives__safety_partitions(const char *path, char *names, size_t len
 
 /*
  * Is a drive in use? @loops: of spw_drives__loops_read(); NULL: read now. Return: 0; -EBUSY the
- * drive, or an alias (drives/relatives.h), is mounted, swapped on, used by another block device, or
+ * drive, or an alias (drives/aliases.h), is mounted, swapped on, used by another block device, or
  * by a loop device that is not an alias; or it is behind vfio and the kernel uses it through
  * another controller.
  */
@@ -84,7 +84,7 @@ int spw_drives__safety_locked(const char *path, uint64_t offset_bytes, uint64_t 
  * two processes ask while holding locks on their own paths, at least one sees the other. Return: 0;
  * -EBUSY.
  */
-int spw_drives__safety_relatives_locked(const char *path, const struct spw_loops *loops);
+int spw_drives__safety_aliases_locked(const char *path, const struct spw_loops *loops);
 
 /*
  * Is a drive unlocked? Return: 0; -EBUSY a process has locked bytes, or a store open on an alias.

@@ -63,7 +63,7 @@ from ._offload.session import Session
 from ._params.park import Parked, What, park
 from ._params.residency import by_storage
 from ._params.stats import ParameterStats
-from ._recompute.recompute import Recomputer, Recompute, may_recompute
+from ._recompute.scopes import Recomputer, Recompute, may_recompute
 from ._report.files import asked, check_folder
 from ._report.step_trace import StepTrace
 from .cache import STAGE_BACKWARD, STAGE_FORWARD, Cache, Mode

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import turns
 from rounds import shown
-from spillway._recompute.recompute import OLDEST
+from spillway._recompute.scopes import OLDEST
 from spillway._core.torch_compat import is_before
 from spillway.bench import blas, results
 from spillway.bench.throttle import Throttle

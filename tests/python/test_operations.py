@@ -16,10 +16,10 @@ import spillway
 import spillway.torch
 from offloading import assert_same_run, equal, gradients_of, left_in, same_bits, trained
 from spillway._core import torch_compat
-from spillway._recompute import operations, recompute, watch
+from spillway._recompute import operations, scopes as scopes_module, watch
 from spillway._recompute.expressions import Call, Leaf, Rows
 
-pytestmark = pytest.mark.skipif(torch_compat.is_before(recompute.OLDEST),
+pytestmark = pytest.mark.skipif(torch_compat.is_before(scopes_module.OLDEST),
                                 reason="this PyTorch cannot recompute")
 WIDTH, ROWS, STEPS = 64, 32, 6
 BEGINS = 3  # steps until operations are recomputed: measured, watched, timed

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import spillway.torch
 from spillway._core import torch_compat
-from spillway._recompute import recompute
+from spillway._recompute import scopes as scopes_module
 
 LAYERS, WIDTH, ROWS = 6, 64, 256
 STEPS, SETTLE = 24, 12
@@ -62,7 +62,7 @@ def same(one, other):
 @pytest.mark.parametrize("stem", STEMS)
 def test_plans_hold_whatever_is_skipped(formatted, how, stem):
     """Without a stem the first layer that runs reads the model's own input, which is not saved."""
-    if how == "auto" and torch_compat.is_before(recompute.OLDEST):
+    if how == "auto" and torch_compat.is_before(scopes_module.OLDEST):
         pytest.skip("this PyTorch cannot recompute")
     ours, theirs = model_of(stem), model_of(stem)
     with spillway.torch.offload(ours, formatted, mode="budget", budget_bytes=SAVED * 2 // 3,

@@ -12,9 +12,9 @@ from torch.profiler import ProfilerActivity, profile
 
 from offloading import offload_each
 from spillway._core import torch_compat
-from spillway._recompute import effects, recompute, watched
+from spillway._recompute import effects, scopes as scopes_module, watched
 
-pytestmark = pytest.mark.skipif(torch_compat.is_before(recompute.OLDEST),
+pytestmark = pytest.mark.skipif(torch_compat.is_before(scopes_module.OLDEST),
                                 reason="this PyTorch cannot recompute")
 WIDTH, ROWS = 512, 256
 SMALL = 64 << 10  # bytes: checksums, states of generators

@@ -5,11 +5,11 @@ import itertools
 import pytest
 import torch
 
-from spillway._recompute import recompute
+from spillway._recompute import scopes as scopes_module
 from spillway._core import torch_compat
 from spillway._gpu.checksums import checksums_of
 
-pytestmark = pytest.mark.skipif(torch_compat.is_before(recompute.OLDEST),
+pytestmark = pytest.mark.skipif(torch_compat.is_before(scopes_module.OLDEST),
                                 reason="this PyTorch cannot recompute")
 
 

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "engine/device.h"
+#include "drives/loop.h"
 #include "drives/overlap.h"
 #include "drives/safety.h"
 #include "drives/share.h"
@@ -76,7 +77,7 @@ WRAP(void, spw_status__sweep, (void))
 
 ANSWER_0(spw_drives__safety_in_use, (const char *path, const struct spw_loops *loops))
 ANSWER_0(spw_drives__safety_locked, (const char *path, uint64_t offset_bytes, uint64_t len_bytes))
-ANSWER_0(spw_drives__safety_relatives_locked, (const char *path, const struct spw_loops *loops))
+ANSWER_0(spw_drives__safety_aliases_locked, (const char *path, const struct spw_loops *loops))
 ANSWER_0(spw_drives__overlap_refuse, (const char *path, const struct spw_superblock *store))
 ANSWER_0(spw_drives__safety_still, (const struct spw_device *device))
 ANSWER_0(spw_drives__safety_writable, (const char *path))

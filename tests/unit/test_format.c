@@ -631,10 +631,14 @@ DRIVE_CASE(test_misplaced_copies)
 	assert_int_equal(info.copies_good, 1);
 }
 
-/* copy_index, flags, sequence, checksum: what two copies of a drive may differ in. */
+/*
+ * copy_index, flags, sequence, drive_count, UUIDs of the one drive and of one more, checksum: what
+ * two copies of a drive may differ in (LAYOUT-14).
+ */
 static bool may_differ(unsigned at)
 {
-	return (at >= 0x10 && at < 0x20) || at >= 0xff8;
+	return (at >= 0x10 && at < 0x20) || (at >= 0x54 && at < 0x58) ||
+	       (at >= 0x800 && at < 0x820) || at >= 0xff8;
 }
 
 /* A bit of each byte of a copy: not ours, unless copies may differ there; of both: damaged. */

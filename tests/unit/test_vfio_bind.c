@@ -7,7 +7,7 @@
  * the kernel. Namespaces are plain files: what they hold, and who has locked them, is asked of the
  * real code. What only block devices have, partitions and mounts, the test says.
  */
-/* wrap: spw_drives__safety_in_use spw_drives__safety_relatives_locked spw_drives__safety_opener */
+/* wrap: spw_drives__safety_in_use spw_drives__safety_aliases_locked spw_drives__safety_opener */
 #include <endian.h>
 #include <fcntl.h>
 
@@ -53,11 +53,11 @@ WRAP(int, spw_drives__safety_in_use, (const char *path, const struct spw_loops *
 	return __real_spw_drives__safety_in_use(path, loops);
 }
 
-WRAP(int, spw_drives__safety_relatives_locked, (const char *path, const struct spw_loops *loops))
+WRAP(int, spw_drives__safety_aliases_locked, (const char *path, const struct spw_loops *loops))
 {
 	if (use.partition_locked)
 		return spw_error(-EBUSY, "%s: a process has a store on %sp1 open", path, path);
-	return __real_spw_drives__safety_relatives_locked(path, loops);
+	return __real_spw_drives__safety_aliases_locked(path, loops);
 }
 
 /* Who has locked the partition lives. */

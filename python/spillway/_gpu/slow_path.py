@@ -27,7 +27,7 @@ from .host_memory import HostMemory
 from .recompute_check import Verdict
 
 if TYPE_CHECKING:
-    from .._recompute.recompute import Frame
+    from .._recompute.scopes import Frame
 
 _log = logging.getLogger("spillway")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_again_ranks.py - scopes that are recomputed on one rank, and not on others
+# tests/python/test_scopes_ranks.py - scopes that are recomputed on one rank, and not on others
 # layer: test all
 import contextlib
 import errno
@@ -13,11 +13,11 @@ import torch
 
 from conftest import started
 from offloading import shards
-from spillway._recompute import recompute
+from spillway._recompute import scopes as scopes_module
 from spillway._core import torch_compat
 
 pytestmark = [
-    pytest.mark.skipif(torch_compat.is_before(recompute.OLDEST),
+    pytest.mark.skipif(torch_compat.is_before(scopes_module.OLDEST),
                        reason="this PyTorch cannot recompute"),
     pytest.mark.skipif(not torch.distributed.is_available(),
                        reason="PyTorch is built without torch.distributed")]

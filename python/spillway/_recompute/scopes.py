@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/_recompute/recompute.py - scopes that are recomputed in the backward pass
+# spillway/_recompute/scopes.py - scopes that are recomputed in the backward pass
 """Which scopes may be recomputed, and how. The plan decides which tensors are discarded for that,
 in C, where each recomputed byte is also compared with the discarded one.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_again_effects.py - what a second run of a scope would leave behind
+# tests/python/test_scopes_effects.py - what a second run of a scope would leave behind
 """Each model leaves something where others can see it when it runs. After training with
 recomputation that is what it is after training without."""
 import array
@@ -24,12 +24,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import conftest
 from offloading import assert_same_run, offload_each, trained
-from spillway._recompute import recompute as recompute_module, effects, watched
+from spillway._recompute import scopes as scopes_module, effects, watched
 from spillway._core import torch_compat
 
 np = pytest.importorskip("numpy")
 
-pytestmark = pytest.mark.skipif(torch_compat.is_before(recompute_module.OLDEST),
+pytestmark = pytest.mark.skipif(torch_compat.is_before(scopes_module.OLDEST),
                                 reason="this PyTorch cannot recompute")
 WIDTH, LAYERS, STEPS = 16, 3, 4
 
@@ -764,7 +764,7 @@ def test_undoing_goes_on():
     for error, times in ((KeyError, 1), (KeyboardInterrupt, 1), (OSError, 1), (ValueError, 0)):
         raises(error, times)
     with pytest.raises(OSError):
-        recompute_module._undo(undos)
+        scopes_module._undo(undos)
     assert done == [ValueError, OSError, KeyboardInterrupt, KeyboardInterrupt, KeyError]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_again_outer.py - layers are recomputed as a whole where their parts cannot be
+# tests/python/test_scopes_outer.py - layers are recomputed as a whole where their parts cannot be
 
 import pytest
 import torch
@@ -8,10 +8,10 @@ from torch.nn import functional as F
 
 import spillway.torch
 from offloading import assert_same_run, equal, offload_each, trained
-from spillway._recompute import recompute
+from spillway._recompute import scopes as scopes_module
 from spillway._core import torch_compat
 
-pytestmark = pytest.mark.skipif(torch_compat.is_before(recompute.OLDEST),
+pytestmark = pytest.mark.skipif(torch_compat.is_before(scopes_module.OLDEST),
                                 reason="this PyTorch cannot recompute")
 WIDTH = 16
 

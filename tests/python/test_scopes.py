@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_again.py - scopes that are recomputed: the same bits, or an error that says why
+# tests/python/test_scopes.py - scopes that are recomputed: the same bits, or an error that says why
 import contextlib
 import copy
 import errno
@@ -23,11 +23,11 @@ import spillway.torch
 from conftest import ROOT
 from offloading import (RAISED, assert_same_run, equal, gradients_of, left_in, offload_each, settle,
                         trained)
-from spillway._recompute import recompute
+from spillway._recompute import scopes as scopes_module
 from spillway._core import torch_compat
 from spillway._recompute.generators import Random
 
-pytestmark = pytest.mark.skipif(torch_compat.is_before(recompute.OLDEST),
+pytestmark = pytest.mark.skipif(torch_compat.is_before(scopes_module.OLDEST),
                                 reason="this PyTorch cannot recompute")
 WIDTH = 32
 
@@ -762,11 +762,11 @@ def test_never(store):
 
 
 def test_what_is_odd_is_no_reason_to_fail(monkeypatch):
-    class Odd(recompute.Frame):
+    class Odd(scopes_module.Frame):
         def hold(self):
             raise MemoryError("no memory")
 
-    monkeypatch.setattr(recompute, "Frame", Odd)
+    monkeypatch.setattr(scopes_module, "Frame", Odd)
     off = check_same(scopes_again=False)
     assert "MemoryError: no memory" in str(reasons(off))
 
