@@ -8,7 +8,7 @@ sim_main  := $(BUILD)/tests/sim/main.o
 sim_wraps := spw_clock_ns spw_queue_open spw_queue_reap spw_store__pool_stop spw_queue_submit nanosleep pthread_cond_wait getrandom time spw_status__take spw_status__drop spw_status__sweep \
 	spw_drives__share_open spw_drives__share_close spw_drives__loops_read spw_drives__overlap_refuse \
 	spw_device_open spw_device_path $(addprefix spw_engine__device_,lock_shared translate_error) \
-	$(addprefix spw_drives__safety_,signatures partitions in_use locked relatives_locked still writable conventional) spw_parallel spw_thread_start spw_fd_locked \
+	$(addprefix spw_drives__safety_,signatures partitions in_use locked aliases_locked still writable conventional) spw_parallel spw_thread_start spw_fd_locked \
 	spw_checksum spw_store__checksum_vector spw_store__copy_and_checksum spw_store__write_abandon spw_store__transfer_issue spw_store__transfer_give spw_alloc__put spw_store__object_drop \
 	spw_cache__entry_become
 sim_flags := $(sim_wraps:%=-Wl,--wrap=%)
