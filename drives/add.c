@@ -93,7 +93,7 @@ int spw_add(const char *const paths[], unsigned count, const char *path,
 	    const struct spw_add_opts *user_opts, struct spw_add_info *info)
 {
 	struct spw_add_opts opts = {0};
-	struct spw_change run = {.log = &opts.log};
+	struct spw_change run = {.log = &opts.log, .adds = true};
 	int rc;
 
 	spw_add_opts_init(&opts, sizeof(opts));

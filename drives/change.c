@@ -17,11 +17,17 @@
  *   REPLACE-5  Both copies of the new drive are written, marked complete.
  *   REPLACE-6  The remaining copies of the other drives are written.
  *
- * The first write of REPLACE-4 decides. Before it the store is what it was, with or without the
+ * An added drive is completed (REPLACE-5) before the others are told (REPLACE-4). So whenever it is
+ * used it knows itself that it belongs to the store, and no other drive that knows is needed to
+ * read what was committed with it. A replacement cannot have this order: as long as no other drive
+ * knows of it, the replaced drive is as good.
+ *
+ * Of a replacement the first write of REPLACE-4 decides. Before it the store is what it was, with or without the
  * replaced drive, and the new drive is refused, as it is incomplete and no drive names it. After it
  * the new drive belongs to the store (ASSEMBLE-2), and the replaced one, which is never written to,
- * is refused (ASSEMBLE-5). An added drive has the index after the last, which no commit names, so
- * that all of them stay as they are.
+ * is refused (ASSEMBLE-5). Of an addition the first write of REPLACE-5 decides: before it the new
+ * drive is refused in the same way; after it the store has it wherever it is named (ASSEMBLE-5).
+ * It has the index after the last, which no commit names, so that all of them stay as they are.
  */
 #include "drives/change.h"
 
@@ -371,20 +377,29 @@ static void learn(struct spw_superblock *sb, const struct spw_superblock *known)
 	memcpy(sb->drive_uuids, known->drive_uuids, sizeof(sb->drive_uuids));
 }
 
+/* Both copies of the new drive say that it is complete (REPLACE-5). */
+static int complete_target(struct spw_change *run)
+{
+	int rc;
+
+	run->target->superblock.complete = true;
+	rc = write_copy(run->target, false);
+	return rc == 0 ? write_copy(run->target, true) : rc;
+}
+
 /* Give the other drives the target's sequence number and UUIDs, and complete the target. */
 static int write_superblocks(struct spw_change *run)
 {
-	const struct spw_superblock *sb = &run->target->superblock;
-	int rc;
+	int rc = 0;
 
 	for (unsigned i = 0; i < run->rest_count; i++)
-		learn(&run->rest[i].superblock, sb);
-	rc = write_rest(run, false); /* it is decided with the first (REPLACE-4) */
-	run->target->superblock.complete = true;
+		learn(&run->rest[i].superblock, &run->target->superblock);
+	if (run->adds)
+		rc = complete_target(run);
 	if (rc == 0)
-		rc = write_copy(run->target, false); /* complete (REPLACE-5) */
-	if (rc == 0)
-		rc = write_copy(run->target, true);
+		rc = write_rest(run, false); /* REPLACE-4 */
+	if (rc == 0 && !run->adds)
+		rc = complete_target(run);
 	return rc == 0 ? write_rest(run, true) : rc; /* the copies that were left (REPLACE-6) */
 }
 

@@ -24,6 +24,7 @@ struct spw_change {
 	struct spw_candidate *target; /* the new drive */
 	struct spw_vfio_hold *hold;
 	unsigned index;        /* of the new drive, and of the replaced one */
+	bool adds;             /* the new drive replaces none */
 	bool is_listed;        /* the new drive is one of those that were named as the store's */
 	bool finishes;         /* the new drive belongs to the store: the others have to be told */
 	uint64_t copied_bytes; /* to the new drive */

@@ -164,6 +164,17 @@ static int look_into_slot(const struct spw_assembly *assembly, uint32_t drive, u
 	}
 }
 
+int spw_drives__commit_unknown_error(uint64_t number, const char *path)
+{
+	return spw_error(
+		-EUCLEAN,
+		"%s has commit %llu, which was made with a drive that was added to the "
+		"store, and none of the drives named was told of that: name the added one, "
+		"too, or ask for the commit before, or for none (SPW_COMMIT_NONE), to give "
+		"it up",
+		path, (unsigned long long)number);
+}
+
 int spw_drives__commits_forked_error(const struct spw_assembly *assembly,
 				     const struct spw_commits_found *found)
 {
@@ -172,14 +183,9 @@ int spw_drives__commits_forked_error(const struct spw_assembly *assembly,
 	SPW_ASSERT(found->forked);
 	if (found->forked_number == found->unknown_number &&
 	    found->forked_drive == found->unknown_drive && found->unknown_sequence > 0)
-		return spw_error(
-			-EUCLEAN,
-			"%s has commit %llu, which was made with a drive that was added to "
-			"the store, and none of the drives named was told of that: name the "
-			"one that was told, or ask for the commit before, or for none "
-			"(SPW_COMMIT_NONE), to give it up",
-			spw_device_path(assembly->devices[found->forked_drive]),
-			(unsigned long long)found->forked_number);
+		return spw_drives__commit_unknown_error(
+			found->forked_number,
+			spw_device_path(assembly->devices[found->forked_drive]));
 	if (last < 0)
 		return spw_error(-EUCLEAN,
 				 "%s has commit %llu, which was made with a drive that has been "

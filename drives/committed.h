@@ -69,6 +69,9 @@ bool spw_drives__commits_may_lack(const struct spw_commits_found *found);
 int spw_drives__commits_forked_error(const struct spw_assembly *assembly,
 				     const struct spw_commits_found *found);
 
+/* Report that a commit needs a drive that none of those named was told of. Return: -EUCLEAN. */
+int spw_drives__commit_unknown_error(uint64_t number, const char *path);
+
 /*
  * For format and wipe. Return: 0; -EEXIST, with a message: a partition has a commit on this drive.
  */

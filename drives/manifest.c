@@ -90,7 +90,7 @@ int spw_drives__manifest_read(const struct spw_assembly *assembly, uint32_t part
 	struct spw_commit_place place;
 	uint8_t *at;
 	char words[256];
-	const char *why;
+	const char *why, *unused;
 	int rc = 0;
 
 	at = *bytes = malloc(commit->manifest_bytes);
@@ -107,5 +107,13 @@ int spw_drives__manifest_read(const struct spw_assembly *assembly, uint32_t part
 	spw_drives__commit_place(&assembly->superblocks[0], partition, &place);
 	rc = spw_layout__manifest_decode(*bytes, commit->manifest_bytes, &place, commit, manifest,
 					 &why);
-	return rc ? spw_drives__commit_damaged_error(partition, commit, why) : 0;
+	if (rc == 0)
+		return 0;
+	/* Intact, but some of it lies on a drive that was added, which those at hand do not know? */
+	place.drive_count = SPW_LAYOUT_DRIVES_MAX;
+	if (spw_layout__manifest_decode(*bytes, commit->manifest_bytes, &place, commit, manifest,
+					&unused) == 0)
+		return spw_drives__commit_unknown_error(commit->number,
+							spw_device_path(assembly->devices[0]));
+	return spw_drives__commit_damaged_error(partition, commit, why);
 }

@@ -135,9 +135,13 @@ static bool look(const struct scene *scene, bool whole)
 	close_store();
 	if (rc == 0) {
 		verify_both(scene, after(scene), whole);
-		if (scene->copies == 1)
-			expect_refusal(-ENXIO, "is missing",
-				       open_these(before(scene), SPW_COMMIT_NEWEST, false));
+		rc = scene->copies == 1 ? look_at(before(scene)) : 0;
+		close_store();
+		/* If no other drive was told, the store is what it was without the new one. */
+		if (rc == 0 && scene->copies == 1)
+			verify_both(scene, before(scene), false);
+		else if (rc != 0)
+			expect_refusal(-ENXIO, "is missing", look_at(before(scene)));
 		return true;
 	}
 	for (unsigned i = 0; i < SPW_ARRAY_LEN(words); i++)
@@ -266,6 +270,89 @@ CASE_WITH(test_cut_with_two_drives, NULL, tear_down)
 CASE_WITH(test_cut_with_three_drives, NULL, tear_down)
 {
 	cut_everywhere(3, 1, 1);
+}
+
+/*
+ * The addition is cut off; the store is used with the new drive all the same, so that what is
+ * committed is on it, too; then each of the others dies in turn. Return: whether it was cut.
+ */
+static bool lose_after_cut(uint64_t point, uint32_t unit, unsigned *used)
+{
+	struct scene scene = set_up(2, 2, unit);
+	bool cut;
+
+	sim_events = 0;
+	sim_cut_at = point;
+	(void)add(&scene);
+	cut = sim_events >= point;
+	power_on();
+	if (!look(&scene, false))
+		return cut;
+	++*used;
+	assert_ok(open_these(7, 2, false));
+	assert_ok(commit_copies(3, 2, 3, SPW_COMMIT_MIRRORED));
+	close_store();
+	/* Without the new drive nothing goes back to the commit before. */
+	if (look_at(3) != 0)
+		expect_refusal(-EUCLEAN, "name the added one, too", look_at(3));
+	close_store();
+	for (unsigned lost = 0; lost < 2; lost++)
+		verify_step(7 & ~(1u << lost), 3);
+	/* The lost one can be replaced, and nothing is lost with that. */
+	add_blank(unit);
+	assert_ok(spw_replace(&paths[1], 2, "1", paths[3], NULL, NULL));
+	verify_step(14, 3);
+	verify_step(10, 3);
+	verify_step(12, 3);
+	return cut;
+}
+
+CASE_WITH(test_a_drive_is_lost_after_a_cut, NULL, tear_down)
+{
+	unsigned used = 0;
+
+	for (unsigned unit = 0; unit < SPW_ARRAY_LEN(units); unit++)
+		for (uint64_t point = 1; lose_after_cut(point, units[unit], &used);)
+			point++;
+	assert_true(used > 15);
+}
+
+/* The same without a mirror: without the new drive the store is refused, as it has a part of it. */
+static bool leave_out_after_cut(uint64_t point, unsigned *used)
+{
+	struct scene scene = set_up(2, 1, 4096);
+	bool cut;
+	int rc;
+
+	sim_events = 0;
+	sim_cut_at = point;
+	(void)add(&scene);
+	cut = sim_events >= point;
+	power_on();
+	if (!look(&scene, false))
+		return cut;
+	assert_ok(open_these(7, 2, false));
+	assert_ok(commit_step(&scene, 3));
+	close_store();
+	rc = open_these(3, SPW_COMMIT_NEWEST, false);
+	assert_true(rc == -ENXIO || rc == -EUCLEAN);
+	if (rc == -EUCLEAN) {
+		++*used;
+		expect_refusal(-EUCLEAN, "name the added one, too", look_at(3));
+		expect_refusal(-EUCLEAN, "name the added one, too", open_these(3, 3, false));
+	}
+	assert_ok(add(&scene));
+	verify_step(7, 3);
+	return cut;
+}
+
+CASE_WITH(test_it_is_left_out_after_a_cut, NULL, tear_down)
+{
+	unsigned used = 0;
+
+	for (uint64_t point = 1; leave_out_after_cut(point, &used);)
+		point++;
+	assert_true(used > 0);
 }
 
 /* ---- One change after the other ---- */
@@ -482,6 +569,57 @@ CASE_WITH(test_alone_with_a_later_commit, NULL, tear_down)
 	close_store();
 	verify_step(3, 3);
 	verify_step(7, 3);
+}
+
+/*
+ * No matter which drives were told, and which went on without the others: an added drive is never
+ * taken for one that was replaced, and nobody goes back to a commit before without a word.
+ */
+static void verify_whoever_is_named(unsigned used)
+{
+	for (unsigned named = 1; named < 8; named++) {
+		unsigned lost = (unsigned)__builtin_popcount(used & ~named);
+		struct spw_commit_info info = {.size = sizeof(info)};
+		uint64_t found;
+
+		if (look_at(named) == 0) {
+			assert_ok(spw_store_committed(store, &info, sizeof(info)));
+			assert_int_equal(info.number, named & used ? 3 : 2);
+			if (lost <= 1)
+				assert_int_equal(restored(&found), 3);
+		} else {
+			assert_null(strstr(spw_last_error(), "replaced since"));
+			assert_null(strstr(spw_last_error(), "without each other"));
+			assert_int_not_equal(named, 7);
+			assert_int_not_equal(named, used);
+		}
+		close_store();
+	}
+}
+
+CASE_WITH(test_whoever_was_told, NULL, tear_down)
+{
+	static const unsigned used[] = {3, 5, 6, 7};
+
+	for (unsigned told = 0; told < 4; told++)
+		for (unsigned i = 0; i < SPW_ARRAY_LEN(used); i++) {
+			struct scene scene = set_up(2, 2, 4096);
+			uint8_t *images[] = {sim_drive_image(&sim_drives[0]),
+					     sim_drive_image(&sim_drives[1])};
+
+			assert_ok(add(&scene));
+			for (unsigned drive = 0; drive < 2; drive++)
+				if (told >> drive & 1)
+					free(images[drive]);
+				else
+					sim_drive_put_back(&sim_drives[drive], images[drive]);
+			assert_ok(open_these(used[i], 2, false));
+			assert_ok(commit_copies(3, 2, 3, SPW_COMMIT_MIRRORED));
+			close_store();
+			verify_whoever_is_named(used[i]);
+			assert_ok(add(&scene));
+			verify_whoever_is_named(used[i]);
+		}
 }
 
 /* Two that were added to one and the same store, each by drives that do not know of the other. */
