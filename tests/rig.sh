@@ -19,6 +19,7 @@ Options of up
   --on ram|FOLDER   where the bytes are: memory (/dev/shm), or files in a folder on a disk (ram)
   --write MB/S      throttle writes of each drive, in 10^6 bytes/s; a list such as 500,500,250,500 gives each its own
   --read MB/S       the same for reads
+  --paced           transfers of a drive come one after the other at that speed, as those of a drive do: both limits are needed
   --sparse          do not fill the drives; else every byte is written once, as the first write of a page is slower
 
 Options of all
@@ -26,7 +27,8 @@ Options of all
 
 Memory gives the fastest drives, limited by the CPU; files on a disk behave more like real ones. Throttled drives all have the given
 speed, so a measurement shows the software and not the machine. The throttle is a cgroup: it holds for what `run` starts and for
-nothing else. Large requests are throttled in bursts, so measure for a few seconds or more. Example:
+nothing else. Large requests are throttled in bursts of a tenth of a second, so measure for a few seconds or more. With --paced there are
+no bursts, and reads and writes share a drive's time; that needs the kernel's io.cost (cgroup v2, CONFIG_BLK_CGROUP_IOCOST). Example:
 
   drives=$(tests/rig.sh up --size 2G --write 500 --read 600)
   tests/rig.sh run fio --name=w --rw=write --bs=1M --direct=1 --ioengine=io_uring --iodepth=16 --filename="$(head -n 1 <<<"$drives")"
@@ -52,9 +54,10 @@ block=512
 place=ram
 write_limits=
 read_limits=
+paced=
 sparse=
 
-# ---- State: a line per thing, `file PATH`, `folder PATH`, `cgroup PATH`, `subtree_control PATH`; written before the thing is made ----
+# ---- State: a line per thing, `file PATH`, `folder PATH`, `cgroup PATH`, `subtree_control PATH`, `cost MAJ:MIN`; written before the thing is made ----
 
 state_file() {
     echo "${SPW_RIG_STATE:-/run}/spillway-rig.$name"
@@ -90,10 +93,12 @@ devices() {
 
 cgroup_v1=/sys/fs/cgroup/blkio
 cgroup_v2=/sys/fs/cgroup
+[ -e "$cgroup_v2/cgroup.controllers" ] || cgroup_v2=$cgroup_v2/unified
 
 make_cgroup() {
     local path
-    if [ -e "$cgroup_v1/cgroup.procs" ]; then
+    [ -z "$paced" ] || can_pace || die "this kernel has no io.cost for cgroup v2: leave out --paced"
+    if [ -z "$paced" ] && [ -e "$cgroup_v1/cgroup.procs" ]; then
         path=$cgroup_v1/spillway-rig-$name
     elif grep -qw io "$cgroup_v2/cgroup.controllers" 2>/dev/null; then
         path=$cgroup_v2/spillway-rig-$name
@@ -109,11 +114,29 @@ make_cgroup() {
     [ -e "$path/io.max" ] || [ -e "$path/blkio.throttle.write_bps_device" ] || die "the kernel has no CONFIG_BLK_DEV_THROTTLING"
 }
 
+can_pace() {
+    [ -e "$cgroup_v2/io.cost.qos" ]
+}
+
+# pace NUMBERS WRITE_MB READ_MB: what a byte costs of a second of the drive, and nothing else (the number of transfers is no limit).
+# The kernel spends in periods of twice the latencies; with shorter ones than these it lets up to a fifth more through.
+pace() {
+    local iops=1000000000
+    record cost "$1"
+    echo "$1 ctrl=user model=linear rbps=${3}000000 rseqiops=$iops rrandiops=$iops wbps=${2}000000 wseqiops=$iops wrandiops=$iops" \
+        >"$cgroup_v2/io.cost.model"
+    echo "$1 enable=1 ctrl=user rpct=0 rlat=10000 wpct=0 wlat=10000 min=100 max=100" >"$cgroup_v2/io.cost.qos"
+}
+
 # throttle DEVICE WRITE_MB READ_MB: an empty one sets no limit.
 throttle() {
     local path numbers write=$2 read=$3
     path=$(recorded cgroup)
     numbers=$(lsblk -dno MAJ:MIN "$1" | tr -d ' ')
+    if [ -n "$paced" ]; then
+        pace "$numbers" "$write" "$read"
+        return
+    fi
     if [ -e "$path/io.max" ]; then
         echo "$numbers wbps=${write:+${write}000000} rbps=${read:+${read}000000}" | sed 's/bps=\( \|$\)/bps=max\1/g' >"$path/io.max"
         return
@@ -189,6 +212,7 @@ up() {
     [ "$block" = 512 ] || [ "$block" = 4096 ] || die "--block $block: 512 or 4096"
     check_limits --write "$write_limits"
     check_limits --read "$read_limits"
+    [ -z "$paced" ] || { [ -n "$write_limits" ] && [ -n "$read_limits" ]; } || die "--paced needs --write and --read"
     bytes=$(size_bytes)
     [ "$bytes" -gt 0 ] && [ $((bytes % 4096)) -eq 0 ] || die "--size $size: not a multiple of 4096 bytes"
     [ ! -e "$(state_file)" ] || die "the rig '$name' is up (or crashed): tests/rig.sh down --name $name first"
@@ -232,7 +256,12 @@ status() {
     path=$(recorded cgroup)
     if [ -n "$path" ]; then
         echo "throttled by $path (MAJOR:MINOR bytes/s):"
-        find "$path" -name io.max -o -name 'blkio.throttle.*_bps_device' | sort | xargs grep -H '' | sed "s|^$path/|  |"
+        # Paced drives have no limit there.
+        [ -n "$(recorded cost)" ] ||
+            find "$path" -name io.max -o -name 'blkio.throttle.*_bps_device' | sort | xargs grep -H '' | sed "s|^$path/|  |"
+        for device in $(recorded cost); do
+            grep -H "^$device " "$cgroup_v2/io.cost.model" | sed "s|^$cgroup_v2/|  |"
+        done
     fi
 }
 
@@ -240,6 +269,9 @@ status() {
 down() {
     local device path pid end problem=0
     [ -e "$(state_file)" ] || return 0
+    for device in $(recorded cost); do
+        echo "$device enable=0" >"$cgroup_v2/io.cost.qos" || problem=1
+    done
     for device in $(devices); do
         losetup -d "$device" || problem=1
     done
@@ -276,6 +308,7 @@ main() {
     while [ $# -gt 0 ]; do
         case $1 in
         --sparse) sparse=1 ;;
+        --paced) paced=1 ;;
         --drives | --size | --block | --on | --write | --read | --name)
             [ $# -ge 2 ] || die "$1 needs a value"
             case $1 in

@@ -111,7 +111,30 @@ else
     fail "$(cat "$TEST_TMP/errors")"
 fi
 
+begin "paced drives have their speed, too, and are left as they were"
+version2=/sys/fs/cgroup
+[ -e $version2/cgroup.controllers ] || version2=$version2/unified
+if [ -e $version2/io.cost.qos ]; then
+    expect_exit 0 "$rig" up --name $name --drives 2 --size 32M --write 40,20 --read 30 --paced
+    mapfile -t drives < <(grep ^/dev "$OUTPUT")
+    paced="$(lsblk -dno MAJ:MIN "${drives[1]}" | tr -d ' ') enable"
+    expect_exit 0 "$rig" status --name $name
+    expect_output "wbps=40000000" "wbps=20000000"
+    expect_exit 0 grep "$paced=1" $version2/io.cost.qos
+    begun=$EPOCHREALTIME
+    expect_exit 0 "$rig" run --name $name dd if=/dev/zero of="${drives[1]}" bs=64k count=256 oflag=direct
+    expect_true "the write took at least 0.6 s" awk -v from="$begun" -v to="$EPOCHREALTIME" 'BEGIN { exit to - from < 0.6 }'
+    expect_exit 0 "$rig" down --name $name
+    expect_exit 1 grep "$paced=1" $version2/io.cost.qos
+else
+    expect_exit 1 "$rig" up --name $name --drives 1 --size 8M --write 40 --read 30 --paced
+    expect_output "no io.cost"
+fi
+expect_nothing_left
+
 begin "bad options are refused before anything is made"
+expect_exit 1 "$rig" up --name $name --size 8M --write 40 --paced
+expect_output "--paced needs"
 expect_exit 1 "$rig" up --name $name --block 1024
 expect_output "512 or 4096"
 expect_exit 1 "$rig" up --name $name --size lots
