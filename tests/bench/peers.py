@@ -3,12 +3,16 @@
 # tests/bench/peers.py - one model trained in every way that moves its tensors to drives, and in
 # those that do without; called by `make bench-peers`
 """A small GPT is trained on the CPU by every way that peers_rows.py names, on the same four drives:
-loop devices over files, of a given speed. Each run is a process of its own; rounds are interleaved,
-and figures are medians. Then, once for each way that has drives: what does it do when they are
-full, when one of them dies, and when it is killed? Losses are compared to the last bit with those
-of plain PyTorch. A way that cannot go here says why, and has no figures.
+loop devices over files. A step of plain PyTorch comes first: the drives write and read three times
+as fast as it would need to move all that it saves within half its time, then half as fast as that
+need. Each run is a process of its own; rounds are interleaved, and figures are medians. Then, once
+for each way that has drives: what does it do when they are full, when one of them dies, and when it
+is killed? Losses are compared to the last bit with those of plain PyTorch. A way that cannot go
+here says why, and has no figures.
 
-Needs root: loop devices, file systems, the kernel's throttle. Writes BUILD/bench/peers.json,
+Needs root: loop devices, file systems, the kernel's throttle. Where the kernel can pace drives
+(io.cost of cgroup v2) it does; its throttle lets transfers through in bursts of a tenth of a
+second, which no drive does: memory leaves late by them. Writes BUILD/bench/peers.json,
 peers.md, peers.svg and peers-dark.svg. Ctrl-C ends it, and nothing is left: no drive, no mount, no
 file, no result.
 Exit status: 0; 1 spillway's losses differ, or it failed; 130 interrupted; 143 ended by SIGTERM."""
@@ -32,7 +36,7 @@ sys.path.insert(0, str(ROOT / "python"))
 from peers_drives import MIB, MemoryGroup, dies, file_system, fill, left_in  # noqa: E402
 from peers_page import draw, rows_of, table_of  # noqa: E402
 from peers_rows import ROWS  # noqa: E402
-from rig import Rig, call  # noqa: E402
+from rig import Rig, call, can_pace  # noqa: E402
 from rounds import rotated  # noqa: E402
 from spillway.bench import blas, results  # noqa: E402
 from spillway.bench.__main__ import TUNABLES  # noqa: E402
@@ -42,14 +46,18 @@ from spillway.demo.ending import exits_on, later  # noqa: E402
 SHAPE = {"hidden": 512, "heads": 8, "sequence": 256, "batch": 4}
 UNTIMED = 5  # steps at the start: spillway measures one, plans, and corrects its plan
 TROUBLE_STEPS = UNTIMED + 2
-SPEED = {"write": 500, "read": 600}  # MB/s of each drive
+DRIVES = 4
+SPEED = {"write": 500, "read": 600}  # MB/s of each drive, where the need of a step is not asked
+FAST, SLOW = 3, 0.5  # drives' speed, of the need of a step
 UNEQUAL_ROUNDS = 3
+WHERE = {"runs": "", "slow": ", slow drives", "unequal": ", one drive at a quarter"}
+STATE = re.compile("state|parameters")
 FOLDERS = re.compile(r"(/[^/\s:]+){2,}/")  # /dev/loop0 stays
 ROOM_BYTES = 4 * MIB  # of a file system that is full; the smallest store has four drives of 16 MiB
 SECONDS_MIN = 60  # that a run in trouble is waited for, or five times what it took without
 SECONDS_MAX = 900
-SPILLWAYS = ("spillway", "spillway-state", "spillway-parameters", "spillway-all",
-             "deepspeed-spillway")
+SPILLWAYS = ("spillway", "spillway-operations", "spillway-budget", "spillway-state",
+             "spillway-parameters", "spillway-all", "deepspeed-spillway")
 ENDS_SECONDS = 10
 
 
@@ -61,7 +69,7 @@ class Run:
         self.result, self.timed_out = None, False
         words = {"way": name, "drives": ",".join(rig.drives), "text": bench.text, "pause": pause,
                  "untimed": UNTIMED, "steps": steps, "threads": len(os.sched_getaffinity(0)),
-                 "layers": bench.args.layers, **SHAPE, **place}
+                 "layers": bench.args.layers, "budget": bench.budget_bytes, **SHAPE, **place}
         self.command = [bench.args.python, str(ROOT / "tests/bench/peers_run.py"),
                         *(word for key, value in words.items() if value != ""
                           for word in (f"--{key}", str(value)))]
@@ -136,8 +144,11 @@ def verdict_of(run, expected):
 
 
 class Bench:
-    def __init__(self, args, text, speed=SPEED):
-        self.args, self.text, self.speed = args, text, speed  # MB/s of each drive
+    def __init__(self, args, text, speed=None):
+        """``speed``: MB/s of each drive; None: by the need of a step."""
+        self.args, self.text, self.speed = args, text, speed
+        self.need, self.budget_bytes = None, ""
+        self.paced = can_pace()
         self.build = Path(args.build).resolve()
         self.environment = {
             **os.environ, "PYTHONPATH": str(ROOT / "python"), "PYTHONUNBUFFERED": "1",
@@ -146,7 +157,7 @@ class Bench:
             "TORCH_EXTENSIONS_DIR": str(self.build / "venv/torch_extensions"),
             "PATH": f"{Path(args.python).parent}:{os.environ['PATH']}"}
         self.found = {name: {"title": row.title, "moves": row.moves, "how": row.how,
-                             "why_not": self.why_not(name), "runs": [], "unequal": [],
+                             "why_not": self.why_not(name), "runs": [], "unequal": [], "slow": [],
                              "troubles": {}, "seconds": 0.0}
                       for name, row in ROWS.items() if name in args.rows}
 
@@ -202,16 +213,37 @@ class Bench:
         found[kind].append(run.result)
         found.setdefault("command", " ".join(run.command))
         found["seconds"] = max(found["seconds"], run.seconds)
-        say(f"{name}{', one drive at a quarter' if kind == 'unequal' else ''}: "
-            f"{run.result['seconds']:.2f} s a step, {run.seconds:.0f} s")
+        say(f"{name}{WHERE[kind]}: {run.result['seconds']:.2f} s a step, {run.seconds:.0f} s")
 
-    def rounds(self, equal, unequal):
+    def names_of(self, kind):
+        """On slow drives those that have drives and whose activations are measured."""
+        names = self.names(with_drives=kind != "runs")
+        return [name for name in names
+                if kind != "slow" or not STATE.search(ROWS[name].moves)]
+
+    def rounds(self, rigs):
         for number in range(self.args.rounds):
-            for rig, kind in ((equal, "runs"), (unequal, "unequal")):
+            for kind, rig in rigs.items():
                 if kind == "unequal" and number >= UNEQUAL_ROUNDS:
                     continue
-                for name in rotated(self.names(with_drives=kind == "unequal"), number):
+                for name in rotated(self.names_of(kind), number):
                     self.measure(rig, name, kind)
+
+    def ask_for_the_need(self):
+        """What the drives of a step have to move in a second, and what recomputation holds: one run
+        of each, which does not count."""
+        with Rig("-need", drives=1, size="16M", sparse=True, on=self.args.on) as rig:
+            first = {name: Run(self, rig, name, {}, self.args.steps).go(SECONDS_MAX)
+                     for name in ("plain", "recompute")}
+        for name, run in first.items():
+            if run.result is None:
+                raise RuntimeError(f"{name} failed here: {run.why()}")
+            if run.result["activation_bytes"] is None:
+                raise RuntimeError("this kernel does not say how much memory was resident at most")
+        plain = first["plain"].result
+        self.budget_bytes = max(MIB, int(first["recompute"].result["activation_bytes"]))
+        self.need = max(MIB, plain["activation_bytes"]) / (plain["seconds"] / 2)
+        say(f"a step needs {self.need / 1e6:.0f} MB/s of {DRIVES} drives")
 
     # ---- Troubles --------------------------------------------------------------------------------
 
@@ -247,7 +279,7 @@ class Bench:
                 "grade": grade, "said": f"{left}; the next run: {again['said']}"}
 
     def troubles(self):
-        options = {"drives": 4, "on": self.args.on}
+        options = {"drives": DRIVES, "on": self.args.on}
         with Rig("-trouble", size=self.args.size, sparse=True, **options) as rig, \
                 Rig("-small", size="16M", **options) as small:
             for name in self.names(with_drives=True):
@@ -260,26 +292,49 @@ class Bench:
                     verdict = self.found[name]["troubles"][what] = seen(name)
                     say(f"{name}, {what}: {verdict['words']}: {verdict['said']}")
 
+    def speed_of(self, share):
+        """MB/s of each drive for a share of the need."""
+        each = max(1, round(share * self.need / DRIVES / 1e6))
+        return {"write": each, "read": each}
+
+    def rig(self, kind, speed):
+        limits = {way: mb if kind != "unequal" else f"{mb},{mb},{max(1, mb // 4)},{mb}"
+                  for way, mb in speed.items()}
+        paced = {"paced": True} if self.paced else {}
+        return Rig(f"-{kind}", drives=DRIVES, on=self.args.on, size=self.args.size, **limits,
+                   **paced)
+
     def go(self):
         """The rounds, then the troubles."""
-        options = {"drives": 4, "on": self.args.on, "size": self.args.size}
-        quarter = {way: f"{mb},{mb},{mb / 4:g},{mb}" for way, mb in self.speed.items()}
-        with Rig("-equal", **options, **self.speed) as equal, \
-                Rig("-unequal", **options, **quarter) as unequal:
-            self.rounds(equal, unequal)
+        speeds = {}
+        if self.speed is None:
+            self.ask_for_the_need()
+            self.speed = self.speed_of(FAST)
+            speeds["slow"] = self.speed_of(SLOW)
+        speeds = {"runs": self.speed, **speeds, "unequal": self.speed}
+        with contextlib.ExitStack() as stack:
+            self.rounds({kind: stack.enter_context(self.rig(kind, speed))
+                         for kind, speed in speeds.items()})
         if not self.args.no_troubles:
             self.troubles()
 
+    def drives_in_words(self):
+        slow = self.speed_of(SLOW)["write"]
+        return (f"four loop devices over files, {'paced' if self.paced else 'throttled in bursts'} "
+                f"at {self.speed['write']} MB/s each, {FAST} times the need of a step, and at "
+                f"{slow}, half of it")
+
     # ---- Results ---------------------------------------------------------------------------------
 
-    def write(self, where):
+    def write(self):
+        where = results.machine([self.drives_in_words()])
         for name, found in self.found.items():
             like = self.found.get(ROWS[name].like, {"runs": []})
             like = like if like["runs"] else self.found["plain"]
             found["like"] = like["title"]
             found["same"] = bool(like["runs"]) and all(
                 run["losses"] == like["runs"][0]["losses"]
-                for run in found["runs"] + found["unequal"])
+                for run in found["runs"] + found["slow"] + found["unequal"])
         document = {
             "title": "Against other ways to train with less memory: a GPT of "
                      f"{self.args.layers} layers, hidden {SHAPE['hidden']}, {SHAPE['batch']} x "
@@ -343,15 +398,13 @@ def main():
     if os.geteuid() != 0:
         sys.exit("peers: needs root, for loop devices, file systems and throttles")
     blas.choose()
-    where = results.machine([f"four loop devices over files, {SPEED['write']} MB/s written and "
-                             f"{SPEED['read']} MB/s read each"])
     try:
         with tempfile.NamedTemporaryFile(prefix="spillway-peers-text.") as text:
             text.write(collect_text(ROOT))
             text.flush()
             bench = Bench(args, text.name)
             bench.go()
-            return 0 if bench.write(where) else 1
+            return 0 if bench.write() else 1
     except (OSError, RuntimeError) as error:
         sys.exit(f"peers: {error}")
 

@@ -49,6 +49,12 @@ ROWS = {
                       "in its README", "folder", "tensornvme"),
     "spillway": Row("spillway", ACTIVATIONS,
                     "spillway.torch.offload(model, store), all as it is by default", "store"),
+    "spillway-operations": Row("spillway, without drives", "nothing",
+                               "spillway.torch.offload(model, None, recompute='operations'): cheap "
+                               "operations are recomputed one by one"),
+    "spillway-budget": Row("spillway, in the memory of recompute", ACTIVATIONS,
+                           "offload(model, store, mode='budget', recompute='auto', "
+                           "budget_bytes=...): what the row recompute holds", "store"),
     "deepspeed": Row("DeepSpeed ZeRO-3, NVMe", STATE,
                      "offload_param and offload_optimizer to nvme, pinned, with its own aio and "
                      "DeepSpeedCPUAdam", "folder", "deepspeed"),

@@ -128,6 +128,7 @@ def arguments():
     option("--drives", default="", help="whose counters say what was written")
     option("--devices", default="", help="of a store")
     option("--folder", type=Path, help="of a file system on the drives")
+    option("--budget", type=int, help="bytes of activations, of the way that takes a budget")
     option("--text", type=Path, required=True)
     option("--pause", help="STEP:before or STEP:between its forward and its backward pass")
     for name in ("layers", "hidden", "heads", "sequence", "batch", "untimed", "steps", "threads"):

@@ -61,14 +61,14 @@ class Recompute(Plain):
 
 class Spillway(Plain):
     parameters = False
-    mode = "fastest"
+    options = {}
 
     @contextlib.contextmanager
     def open(self, model):
         self.model = model
         with spillway.Store(self.args.devices.split(",")) as store:
             self.off = spillway.torch.offload(model, store, parameters=self.parameters,
-                                              mode=self.mode)
+                                              **self.options)
             self.optimizer = self.optimizer_of(model, store)
             yield
             self.off.close()
@@ -78,6 +78,26 @@ class Spillway(Plain):
 
     def around(self):
         return self.off
+
+
+class SpillwayOperations(Plain):
+    """Without drives."""
+
+    @contextlib.contextmanager
+    def open(self, model):
+        self.off = spillway.torch.offload(model, None, recompute="operations")
+        with super().open(model):
+            yield
+        self.off.close()
+
+    def around(self):
+        return self.off
+
+
+class SpillwayBudget(Spillway):
+    def __init__(self, args):
+        super().__init__(args)
+        self.options = {"mode": "budget", "budget_bytes": args.budget, "recompute": "auto"}
 
 
 class SpillwayState(Spillway):
@@ -101,7 +121,7 @@ class SpillwayAll(Spillway):
 
 
 class SpillwayParameters(SpillwayAll):
-    mode = "observe"
+    options = {"mode": "observe"}
 
 
 class Axolotl(Plain):
@@ -241,7 +261,8 @@ class DeepSpeedOnSpillway(DeepSpeed):
 
 WAYS = {
     "plain": Plain, "recompute": Recompute, "axolotl": Axolotl, "tensornvme": TensorNVMe,
-    "spillway": Spillway, "spillway-state": SpillwayState,
+    "spillway": Spillway, "spillway-operations": SpillwayOperations,
+    "spillway-budget": SpillwayBudget, "spillway-state": SpillwayState,
     "spillway-parameters": SpillwayParameters, "spillway-all": SpillwayAll,
     "deepspeed": DeepSpeed, "deepspeed-spillway": DeepSpeedOnSpillway,
 }

@@ -7,6 +7,11 @@ from pathlib import Path
 RIG = Path(__file__).resolve().parents[1] / "rig.sh"
 
 
+def can_pace():
+    """Whether `tests/rig.sh up --paced` goes here."""
+    return any(Path("/sys/fs/cgroup", name, "io.cost.qos").exists() for name in ("", "unified"))
+
+
 def call(*command):
     words = [str(word) for word in command]
     result = subprocess.run(words, capture_output=True, text=True, check=False)

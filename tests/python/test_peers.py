@@ -37,7 +37,7 @@ def ways_of(**changed):
     """Plain, spillway, one with another loss and one that cannot go."""
     def way(name, runs, **more):
         return {"title": ROWS[name].title, "moves": ROWS[name].moves, "how": ROWS[name].how,
-                "why_not": None, "runs": runs, "unequal": [], "troubles": {}, "same": True,
+                "why_not": None, "runs": runs, "unequal": [], "slow": [], "troubles": {}, "same": True,
                 "like": "plain PyTorch", **more}
 
     good = {"words": "trains on", "grade": "good", "said": "the same losses"}
@@ -47,7 +47,7 @@ def ways_of(**changed):
                        troubles={"full": {"words": "hangs", "grade": "bad", "said": "no <end>"}}),
         "torchtune": way("torchtune", [], why_not="needs an accelerator"),
         "spillway": way("spillway", [run_of(1.1, 40), run_of(2.2, 44)],
-                        unequal=[run_of(1.2, 40)],
+                        unequal=[run_of(1.2, 40)], slow=[run_of(1.3, 90), run_of(2.6, 90)],
                         troubles={what: good for what in peers_page.TROUBLES}),
         **changed}
 
@@ -60,6 +60,8 @@ def test_rows():
     rows = {row["name"]: row for row in peers_page.rows_of(document_of(ways_of()), peers.SPILLWAYS)}
     assert rows["spillway: peak of activations"]["value"] == 42
     assert rows["spillway: step time / plain"]["value"] == pytest.approx(1.1)  # within each round
+    assert rows["spillway, slow drives: step time / plain"]["value"] == pytest.approx(1.3)
+    assert rows["spillway, slow drives: peak of activations"]["value"] == 90
     assert rows["spillway: losses that differ from those of plain PyTorch"]["met"] is True
     assert rows["axolotl, disk: losses that differ from those of plain PyTorch"]["met"] is None
     assert not any("torchtune" in name or "page cache" in name for name in rows)
@@ -79,7 +81,7 @@ def test_the_table():
     words = {row[0]: row for row in table["rows"]}
     assert words["torchtune, offloading"][1] == "needs an accelerator"
     assert "hangs" in words["axolotl, disk"] and "**other**" in words["axolotl, disk"]
-    assert words["spillway"].count("trains on") == 4
+    assert words["spillway"].count("trains on") == 4 and "90, 1.30 x" in words["spillway"]
     text = results.matrix(table)
     assert text.splitlines()[0].count("|") == len(table["columns"]) + 1
     assert all(ROWS[name].how.split(":")[0].split()[0] in text for name in ways_of())
@@ -90,7 +92,7 @@ def test_the_picture(dark):
     text = peers_page.draw(ways_of(), results.machine(), dark)
     root = xml.etree.ElementTree.fromstring(text)
     words = {node.text for node in root.iter("{http://www.w3.org/2000/svg}text")}
-    assert {"spillway", "plain PyTorch", "needs an accelerator", "hangs", "400", "42"} <= words
+    assert {"spillway", "plain PyTorch", "needs an accelerator", "hangs", "400", "42", "90, 1.30"} <= words
     assert (peers_page.DARK if dark else peers_page.LIGHT)["paper"] in text
 
 
@@ -104,7 +106,8 @@ def test_the_readme(folder):
         peers_page.main(found, folder, readme)
     text = readme.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "stale" not in text
-    assert "10% of the activations" in text and "in 1.10 of its time" in text
+    assert "10% of the activations in 1.10 of plain PyTorch's time" in text
+    assert "(axolotl, disk 25% of the activations in 2.50)" in text
     assert text.count("peers-dark.svg") == 1 and (folder / "peers-dark.svg").exists()
 
 
