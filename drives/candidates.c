@@ -227,7 +227,7 @@ static void look_into(void *context, unsigned index)
 	rc = spw_drives__contents_read(candidate->device, &candidate->contents);
 	/* Sample only drives without known contents, which would explain any data. */
 	if (rc == 0 && candidate->sampled && !contents->store && !contents->foreign)
-		rc = spw_drives__residue_sample(candidate->device, &candidate->samples);
+		rc = spw_drives__unknown_data_sample(candidate->device, &candidate->samples);
 	spw_drives__candidate_fault(candidate, rc);
 }
 

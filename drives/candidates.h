@@ -14,9 +14,9 @@ struct spw_candidate {
 	struct spw_contents contents;
 	/* sample it between its ends too, if it has no known contents */
 	bool sampled;
-	struct spw_residue_samples samples; /* valid if sampled */
-	struct spw_superblock superblock;   /* the valid copy; drive_count 0: there is none */
-	int fault;                          /* errno of the first fault; words has the message */
+	struct spw_unknown_data_samples samples; /* valid if sampled */
+	struct spw_superblock superblock;        /* the valid copy; drive_count 0: there is none */
+	int fault; /* errno of the first fault; words has the message */
 	char words[512];
 	bool absent; /* it cannot be opened or read, so it counts as missing */
 };

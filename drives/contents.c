@@ -98,13 +98,13 @@ int spw_drives__contents_read(const struct spw_device *device, struct spw_conten
 		return rc;
 	describe_store(contents);
 	rc = describe_foreign(path, contents);
-	memset(&contents->residue, 0, sizeof(contents->residue));
+	memset(&contents->unknown, 0, sizeof(contents->unknown));
 	if (rc == 0 && !contents->store && !contents->foreign)
-		rc = spw_drives__residue_read(device, &contents->residue);
+		rc = spw_drives__unknown_data_read(device, &contents->unknown);
 	if (rc == 0)
 		rc = spw_drives__safety_still(device);
 	if (rc == 0 && contents->text[0] == '\0')
-		add_text(contents, contents->residue.found ? "unknown data" : "nothing known");
+		add_text(contents, contents->unknown.found ? "unknown data" : "nothing known");
 	return rc;
 }
 

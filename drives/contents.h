@@ -3,14 +3,14 @@
 #ifndef SPW_DRIVES_CONTENTS_H
 #define SPW_DRIVES_CONTENTS_H
 
-#include "drives/residue.h"
+#include "drives/unknown_data.h"
 #include "drives/superblocks.h"
 
 struct spw_contents {
 	struct spw_superblocks superblocks;
-	bool store;                 /* a spillway store, intact or damaged */
-	bool foreign;               /* anything else that libblkid or the kernel recognizes */
-	struct spw_residue residue; /* unknown data; read if there is neither */
+	bool store;                      /* a spillway store, intact or damaged */
+	bool foreign;                    /* anything else that libblkid or the kernel recognizes */
+	struct spw_unknown_data unknown; /* unknown data; read if there is neither */
 	/* "ext4 file system \"root\"", "unknown data", "nothing known" */
 	char text[160];
 };

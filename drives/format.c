@@ -220,9 +220,9 @@ int spw_drives__format_clear(const struct spw_format_run *run)
 int spw_drives__format_warn(const struct spw_format_run *run, struct spw_candidate *target)
 {
 	const struct spw_contents *contents = &target->contents;
-	const struct spw_residue_samples *samples = &target->samples;
+	const struct spw_unknown_data_samples *samples = &target->samples;
 
-	if (contents->store || contents->foreign || contents->residue.found)
+	if (contents->store || contents->foreign || contents->unknown.found)
 		spw_log(run->log, SPW_LOG_WARNING, "%s: overwriting what it carries: %s",
 			target->path, contents->text);
 	if (samples->not_zero > 0)
@@ -299,8 +299,8 @@ int spw_drives__format_examine(const struct spw_format_run *run, struct spw_cand
 	if (!run->opts->force && (target->contents.store || target->contents.foreign))
 		return spw_drives__carries_error(target->path, &target->contents);
 	/* Users give --force out of habit: losing unknown data or commits needs --erase. */
-	if (!run->opts->erase && target->contents.residue.found)
-		return spw_drives__residue_error(target->path, &target->contents.residue);
+	if (!run->opts->erase && target->contents.unknown.found)
+		return spw_drives__unknown_data_error(target->path, &target->contents.unknown);
 	return run->opts->erase ? 0 : refuse_committed(target);
 }
 

@@ -50,8 +50,8 @@ static int find_obstacle(const char *path, const struct spw_device *device,
 		return spw_drives__too_small_error(path, geometry->size_bytes);
 	if (rc == 0 && (contents->store || contents->foreign))
 		return spw_drives__carries_error(path, contents);
-	if (rc == 0 && contents->residue.found)
-		return spw_drives__residue_error(path, &contents->residue);
+	if (rc == 0 && contents->unknown.found)
+		return spw_drives__unknown_data_error(path, &contents->unknown);
 	return rc;
 }
 
@@ -73,7 +73,7 @@ static void examine(const char *path, struct spw_probe_info *info)
 	if (rc == 0) {
 		(void)snprintf(info->holds, sizeof(info->holds), "%s", contents.text);
 		info->has_store = contents.store;
-		info->unknown_data = contents.residue.found;
+		info->unknown_data = contents.unknown.found;
 		rc = find_obstacle(path, device, &contents);
 	}
 	info->error = rc;

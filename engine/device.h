@@ -103,7 +103,7 @@ int spw_engine__geometry_read(struct spw_device *device);
  * Does the drive of this sysfs folder, or one below it, claim a smaller alignment than it handles?
  * zram transfers wrong bytes if memory is not page-aligned (Linux 6.1 to 6.18). null_blk with
  * blocks above 512 bytes accepts memory aligned to 512, and overruns its own pages (6.1): a trial
- * (engine/trial.h) would already do harm, so it is recognized by name.
+ * (engine/alignment_trial.h) would already do harm, so it is recognized by name.
  */
 bool spw_engine__geometry_misplaces(const char *drive);
 

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "engine/device.h"
-#include "engine/trial.h"
+#include "engine/alignment_trial.h"
 #include "util/util.h"
 
 /* Linux's largest request to a drive if neither the drive nor sysfs tells. */

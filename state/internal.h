@@ -36,7 +36,7 @@
 #include <spillway/store.h>
 
 #include "state/ports.h"
-#include "state/share.h"
+#include "state/device_share.h"
 #include "util/probes.h"
 #include "util/util.h"
 

@@ -13,7 +13,7 @@
 
 #include "alloc/alloc.h"
 #include "drives/safety.h"
-#include "engine/trial.h"
+#include "engine/alignment_trial.h"
 #include "store/open_store.h"
 #include "util/util.h"
 

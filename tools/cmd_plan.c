@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "tools/plan/explain.h"
-#include "tools/plan/report.h"
-#include "tools/plan/trace.h"
+#include "tools/plan/model_report.h"
+#include "tools/plan/recorded_bandwidths.h"
 #include "util/util.h"
 
 static struct model model = {.sequence = 2048,

@@ -192,7 +192,7 @@ enum spw_counter_view {
 	X(uint64_t, drive_latency_ns, GAUGE, NS, drives, MAIN, \
 		"Of a small transfer; 0: not known.") \
 	X(uint64_t, plan_switches, TOTAL, NUMBER, plan, MORE, \
-		"Steps that went on by the plan of another shape of step.") \
+		"Steps that went on by the plan of another step signature.") \
 	X(uint64_t, bytes_compared, TOTAL, BYTES, traffic, MORE, \
 		"Of duplicates, compared with what the drives were given.") \
 	X(uint64_t, offers_changed, TOTAL, NUMBER, traffic, MAIN, \

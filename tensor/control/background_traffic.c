@@ -113,7 +113,7 @@ void spw_control__background_merge(struct control *control, bool replace)
 		double before = moved_by(&control->background_record, d, 0);
 
 		for (unsigned k = 0; k < FLOW_PARTS; k++) {
-			double *part = &control->shape->flows[k][d];
+			double *part = &control->signature->flows[k][d];
 			double by = moved_by(&control->background_record, d, part_ns * (k + 1));
 			double bytes = by > before ? by - before : 0;
 
@@ -129,14 +129,14 @@ void spw_control__background_merge(struct control *control, bool replace)
 double spw_control__background_share(const struct control *control)
 {
 	const struct spw_plan_drives *drives = &control->measure.drives;
-	double seconds = (double)(control->shape->reference.forward_ns +
-				  control->shape->reference.backward_ns) /
+	double seconds = (double)(control->signature->reference.forward_ns +
+				  control->signature->reference.backward_ns) /
 			 1e9;
 	double bytes = 0;
 
 	for (unsigned k = 0; k < FLOW_PARTS; k++)
-		bytes += control->shape->flows[k][DIRECTION_WRITE] +
-			 control->shape->flows[k][DIRECTION_READ];
+		bytes += control->signature->flows[k][DIRECTION_WRITE] +
+			 control->signature->flows[k][DIRECTION_READ];
 	if (drives->write_bytes_per_second == 0 || seconds <= 0)
 		return 0;
 	return bytes / (seconds * (double)drives->write_bytes_per_second);
@@ -145,21 +145,21 @@ double spw_control__background_share(const struct control *control)
 bool spw_control__background_drifted(const struct control *control)
 {
 	double now = spw_control__background_share(control),
-	       then = control->shape->plan.flows_share;
+	       then = control->signature->plan.flows_share;
 
 	return now > then + FLOWS_DRIFT || now < then - FLOWS_DRIFT;
 }
 
 uint32_t spw_control__background_plan(const struct control *control, struct spw_plan_flow flows[])
 {
-	const struct recording *reference = &control->shape->reference;
+	const struct recording *reference = &control->signature->reference;
 	uint64_t part_ns = (reference->forward_ns + reference->backward_ns) / FLOW_PARTS;
 	uint32_t count = 0;
 
 	if (spw_control__background_share(control) < STALL_TOLERANCE || part_ns == 0)
 		return 0;
 	for (unsigned k = 0; k < FLOW_PARTS; k++) {
-		const double *part = control->shape->flows[k];
+		const double *part = control->signature->flows[k];
 
 		if (part[DIRECTION_WRITE] + part[DIRECTION_READ] >= 1)
 			flows[count++] = (struct spw_plan_flow){

@@ -24,7 +24,7 @@ static enum spw_budget_cause cause_of(const struct control *control, uint64_t ov
 		return SPW_BUDGET_UNPLANNED;
 	if (!followed)
 		return SPW_BUDGET_CHANGED;
-	if (!spw_control__budget_fits(control, &control->shape->plan))
+	if (!spw_control__budget_fits(control, &control->signature->plan))
 		return SPW_BUDGET_INFEASIBLE;
 	/* Without it the peak would have been within the budget. */
 	return control->peak_writing_bytes >= over_bytes ? SPW_BUDGET_DRIVES : SPW_BUDGET_HELD;
@@ -34,7 +34,7 @@ static const char *words_of(enum spw_budget_cause cause)
 {
 	switch (cause) {
 	case SPW_BUDGET_UNPLANNED:
-		return "no plan is in force: steps of a new shape are measured first";
+		return "no plan is in force: steps unlike those before are measured first";
 	case SPW_BUDGET_INFEASIBLE:
 		return "no plan was found that fits: raise it, or recompute more";
 	case SPW_BUDGET_CHANGED:

@@ -8,7 +8,7 @@
 #include "tensor/control/plan_cursor.h"
 #include "tensor/control/profile.h"
 #include "tensor/control/recording.h"
-#include "tensor/control/shapes.h"
+#include "tensor/control/signatures.h"
 #include "tensor/control/skipped.h"
 #include "tensor/control/wear.h"
 
@@ -19,10 +19,10 @@ int spw_control__open(const struct control_opts *opts, struct control **out)
 	if (!control)
 		return spw_error(-ENOMEM, "no memory for a cache");
 	control->opts = *opts;
-	control->shape = &control->shapes[0];
+	control->signature = &control->signatures[0];
 	control->probe = NO_TENSOR;
 	control->time = HEADROOM_NONE(TIME_PATIENCE_STEPS);
-	control->shape->memory = HEADROOM_NONE(MEMORY_PATIENCE_STEPS);
+	control->signature->memory = HEADROOM_NONE(MEMORY_PATIENCE_STEPS);
 	spw_control__wear_open(control);
 	control->profile.width_shift = 0; /* nothing is noted before a step */
 	spw_control__recording_begin(
@@ -46,7 +46,7 @@ void spw_control__close(struct control *control)
  */
 static void leave_by(struct control *control, const char *what)
 {
-	if (!what || spw_control__shape_switch(control))
+	if (!what || spw_control__signature_switch(control))
 		return;
 	control->left = true;
 	control->plan_number++;
@@ -177,7 +177,7 @@ void spw_control__taken(struct control *control, const struct track *track)
 	if (recorded->matched != NO_TENSOR && recorded->takes == 1)
 		spw_control__cursor_progress(
 			control,
-			control->shape->reference.tensors[recorded->matched].planned_use_ns);
+			control->signature->reference.tensors[recorded->matched].planned_use_ns);
 }
 
 void spw_control__gone(struct control *control, uint64_t len_bytes)
@@ -198,8 +198,8 @@ void spw_control__released(struct control *control, const struct track *track, b
 		return;
 	if (!leased)
 		spw_control__cursor_progress(
-			control,
-			control->shape->reference.tensors[recorded->matched].planned_release_ns);
+			control, control->signature->reference.tensors[recorded->matched]
+					 .planned_release_ns);
 	control->slots[recorded->matched] = GONE_SLOT;
 }
 
@@ -258,8 +258,8 @@ static void stall_noticed(struct control *control)
 	if (!spw_control__follows_plan(control) || control->stalled_now ||
 	    control->opts.cache.mode == SPW_CACHE_BUDGET ||
 	    (double)stalled_ns <
-		    (double)control->shape->plan.result.stall_ns +
-			    STALL_TOLERANCE * (double)control->shape->plan.result.wall_ns)
+		    (double)control->signature->plan.result.stall_ns +
+			    STALL_TOLERANCE * (double)control->signature->plan.result.wall_ns)
 		return;
 	control->stalled_now = true;
 	control->opts.count->steps_hurried++;
@@ -351,7 +351,7 @@ void spw_control__io_ended(struct control *control, enum direction direction, ui
 void spw_control__stats(const struct control *control, struct spw_cache_stats *stats)
 {
 	const struct spw_plan_drives *drives = &control->measure.drives;
-	const struct plan *plan = &control->shape->plan;
+	const struct plan *plan = &control->signature->plan;
 	const struct spw_plan_result *result = &plan->result;
 
 	stats->write_bytes_per_second = drives->write_bytes_per_second;
@@ -363,9 +363,9 @@ void spw_control__stats(const struct control *control, struct spw_cache_stats *s
 	stats->wear_bytes_per_day = control->opts.cache.wear_bytes_per_day;
 	if (control->opts.cache.mode == SPW_CACHE_BUDGET)
 		stats->budget_bytes = control->opts.cache.memory_bytes;
-	if (!control->shape->planned)
+	if (!control->signature->planned)
 		return;
-	stats->plan_tensors = control->shape->reference.count;
+	stats->plan_tensors = control->signature->reference.count;
 	stats->plan_tensors_spilled = result->tensors_spilled;
 	stats->plan_peak_bytes = result->peak_bytes;
 	stats->plan_keep_all_bytes = result->peak_keep_all_bytes;

@@ -4,7 +4,7 @@
  *
  * A host that runs ahead of its device would measure only its own progress. So it gives the device
  * marks where scopes begin and end, and tells later when the device reached them. A step takes its
- * times from the last step of its shape whose marks are all known: at a mark the time is the
+ * times from the last step of its signature whose marks are all known: at a mark the time is the
  * device's, and between two marks it advances with the host's, up to the next mark.
  *
  * The first plan waits for such a step: by the host's times the whole step would be over at once,
@@ -60,7 +60,7 @@ uint64_t spw_control__device_clock_ns(const struct control *control, uint64_t ho
 {
 	const struct device_clock *now =
 		&control->paces[control->step % SPW_ARRAY_LEN(control->paces)];
-	const struct device_clock *clock = &control->shape->device_clock;
+	const struct device_clock *clock = &control->signature->device_clock;
 	uint64_t since_ns = host_ns - control->marked_ns, next_ns, host_took_ns;
 	const struct mark *last, *next;
 
@@ -86,7 +86,7 @@ void spw_control__device_clock_begin(struct control *control)
 
 	control->marked_ns = 0;
 	clock->step = control->step;
-	clock->shape = clock->count = clock->known = 0;
+	clock->signature = clock->count = clock->known = 0;
 	clock->over = clock->complete = false;
 }
 
@@ -100,19 +100,19 @@ void spw_control__device_clock_end(struct control *control, uint64_t host_ns)
 
 void spw_control__device_clock_belongs(struct control *control)
 {
-	device_clock_of(control, control->step)->shape = control->shape->id;
+	device_clock_of(control, control->step)->signature = control->signature->id;
 }
 
 void spw_control__device_clock_adopt(struct control *control)
 {
-	for (unsigned i = 0; i < SHAPES_MAX; i++) {
-		struct device_clock *adopted = &control->shapes[i].device_clock;
+	for (unsigned i = 0; i < SIGNATURES_MAX; i++) {
+		struct device_clock *adopted = &control->signatures[i].device_clock;
 
 		for (unsigned k = 0; k < SPW_ARRAY_LEN(control->paces); k++) {
 			const struct device_clock *clock = &control->paces[k];
 
-			if (clock->complete && clock->shape > 0 &&
-			    clock->shape == control->shapes[i].id &&
+			if (clock->complete && clock->signature > 0 &&
+			    clock->signature == control->signatures[i].id &&
 			    (!adopted->complete || clock->step > adopted->step))
 				*adopted = *clock;
 		}
@@ -121,21 +121,21 @@ void spw_control__device_clock_adopt(struct control *control)
 
 uint32_t spw_control__device_clock_timed_by(const struct control *control)
 {
-	return control->shape->device_clock.complete ? control->shape->id : 0;
+	return control->signature->device_clock.complete ? control->signature->id : 0;
 }
 
 bool spw_control__device_clock_awaits(struct control *control, uint32_t timed_by)
 {
-	const struct shape *shape = control->shape;
+	const struct signature *signature = control->signature;
 
-	if (timed_by == shape->id || device_clock_of(control, control->step)->count == 0)
+	if (timed_by == signature->id || device_clock_of(control, control->step)->count == 0)
 		return false;
 	/* One more than may be on their way: it is timed by the marks of the last of these. */
-	if (shape->unplanned_steps <= PACES + 1)
+	if (signature->unplanned_steps <= PACES + 1)
 		return true;
 	spw_notice(control->opts.notices, CONTROL_NOTICE_PACE,
 		   "in %u steps the device has not told when it came to its marks: a plan is made "
 		   "by the host's times, which leave the drives less",
-		   shape->unplanned_steps);
+		   signature->unplanned_steps);
 	return false;
 }

@@ -11,7 +11,7 @@
 static unsigned fill_reasons(const struct control *control, const struct spw_plan_reason planned[],
 			     struct spw_cache_reason reasons[], unsigned count)
 {
-	const struct recording *reference = &control->shape->reference;
+	const struct recording *reference = &control->signature->reference;
 	unsigned found = 0;
 
 	for (uint32_t s = 0; s < reference->scope_count; s++) {
@@ -39,22 +39,22 @@ static unsigned fill_reasons(const struct control *control, const struct spw_pla
 int spw_control__explain(struct control *control, struct spw_cache_reason reasons[], unsigned count,
 			 struct spw_plan_result *result)
 {
-	const struct shape *shape = control->shape;
+	const struct signature *signature = control->signature;
 	struct spw_plan_reason *planned;
 	int rc;
 
-	if (!control->records || !shape->planned)
+	if (!control->records || !signature->planned)
 		return 0;
-	planned = calloc(shape->reference.scope_count + (size_t)1, sizeof(*planned));
+	planned = calloc(signature->reference.scope_count + (size_t)1, sizeof(*planned));
 	if (!planned)
 		return spw_error(-ENOMEM, "no memory for the reasons of %u scopes",
-				 shape->reference.scope_count);
+				 signature->reference.scope_count);
 	rc = spw_control__planning_explain(control, planned);
 	if (rc == 0)
 		rc = (int)fill_reasons(control, planned, reasons, count);
 	if (rc >= 0 && result)
-		spw_opts_merge(result, result->size, &shape->plan.result,
-			       sizeof(shape->plan.result));
+		spw_opts_merge(result, result->size, &signature->plan.result,
+			       sizeof(signature->plan.result));
 	free(planned);
 	return rc;
 }

@@ -73,7 +73,7 @@ static void at_most(uint64_t *figure, uint64_t before)
  */
 struct spw_plan_drives spw_control__headroom_believed(const struct control *control)
 {
-	const struct spw_plan_drives *then = &control->shape->plan.counted_on;
+	const struct spw_plan_drives *then = &control->signature->plan.counted_on;
 	struct spw_plan_drives now = spw_control__ranks_share(control);
 
 	if (control->was_late) {
@@ -103,20 +103,20 @@ static bool differs(uint64_t now, uint64_t then, double share)
 }
 
 /* That the drives take longer shows as a stall; that they take much less shows nowhere else. */
-static bool latency_fell(const struct shape *shape, uint64_t now_ns)
+static bool latency_fell(const struct signature *signature, uint64_t now_ns)
 {
-	uint64_t then_ns = shape->plan.counted_on.latency_ns;
+	uint64_t then_ns = signature->plan.counted_on.latency_ns;
 
-	return then_ns > now_ns &&
-	       (double)(then_ns - now_ns) > STALL_TOLERANCE * (double)shape->plan.result.wall_ns;
+	return then_ns > now_ns && (double)(then_ns - now_ns) >
+					   STALL_TOLERANCE * (double)signature->plan.result.wall_ns;
 }
 
 static bool drives_drifted(const struct control *control)
 {
 	const struct spw_plan_drives now = spw_control__headroom_believed(control),
-				     *then = &control->shape->plan.counted_on;
+				     *then = &control->signature->plan.counted_on;
 
-	return latency_fell(control->shape, now.latency_ns) ||
+	return latency_fell(control->signature, now.latency_ns) ||
 	       differs(now.write_bytes_per_second, then->write_bytes_per_second, BANDWIDTH_DRIFT) ||
 	       differs(now.read_bytes_per_second, then->read_bytes_per_second, BANDWIDTH_DRIFT) ||
 	       differs(now.bus_out_bytes_per_second, then->bus_out_bytes_per_second, RATE_DRIFT) ||
@@ -130,7 +130,7 @@ static bool drives_drifted(const struct control *control)
 static double late_ns(const struct control *control)
 {
 	return (double)spw_control__stalled_ns(control) -
-	       (double)control->shape->plan.result.stall_ns;
+	       (double)control->signature->plan.result.stall_ns;
 }
 
 /*
@@ -164,26 +164,27 @@ static bool time_seen(struct control *control, bool explained)
  */
 static bool calm_seen(struct control *control)
 {
-	struct shape *shape = control->shape;
-	uint64_t written = shape->plan.result.bytes_written;
+	struct signature *signature = control->signature;
+	uint64_t written = signature->plan.result.bytes_written;
 
 	if (control->opts.cache.mode != SPW_CACHE_FASTEST)
 		return false;
 	if (control->was_late) {
-		shape->calm_steps = 0;
-		if (written > 0 && (shape->stalled_bytes == 0 || written < shape->stalled_bytes))
-			shape->stalled_bytes = written;
+		signature->calm_steps = 0;
+		if (written > 0 &&
+		    (signature->stalled_bytes == 0 || written < signature->stalled_bytes))
+			signature->stalled_bytes = written;
 		return false;
 	}
-	if (shape->stalled_bytes == 0 || ++shape->calm_steps < CALM_STEPS)
+	if (signature->stalled_bytes == 0 || ++signature->calm_steps < CALM_STEPS)
 		return false;
-	shape->stalled_bytes = 0;
-	return shape->plan.result.limited;
+	signature->stalled_bytes = 0;
+	return signature->plan.result.limited;
 }
 
-uint64_t spw_control__headroom_written_max(const struct shape *shape, uint64_t wear)
+uint64_t spw_control__headroom_written_max(const struct signature *signature, uint64_t wear)
 {
-	uint64_t stalled = shape->stalled_bytes;
+	uint64_t stalled = signature->stalled_bytes;
 
 	return wear == 0 || (stalled > 0 && stalled < wear) ? stalled : wear;
 }
@@ -195,11 +196,11 @@ static bool peak_seen(struct control *control)
 {
 	double budget = (double)control->opts.cache.memory_bytes;
 	double above = (double)control->peak_bytes / budget - 1;
-	struct headroom *headroom = &control->shape->memory;
+	struct headroom *headroom = &control->signature->memory;
 
 	if (control->opts.cache.mode != SPW_CACHE_BUDGET || control->switched)
 		return false;
-	if (!control->shape->plan.result.feasible || above <= 0)
+	if (!control->signature->plan.result.feasible || above <= 0)
 		return headroom_kept(headroom) && headroom_halve(headroom);
 	if (headroom->share + above > 0.5)
 		above = 0; /* no plan for half of it would help */
@@ -211,7 +212,7 @@ static bool peak_seen(struct control *control)
 
 enum plan_reason spw_control__headroom_step_ended(struct control *control)
 {
-	const struct recording *reference = &control->shape->reference;
+	const struct recording *reference = &control->signature->reference;
 	enum plan_reason reason = PLAN_REASON_NONE;
 	bool time, peak, calm;
 

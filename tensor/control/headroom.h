@@ -11,7 +11,7 @@
 struct spw_plan_drives spw_control__headroom_believed(const struct control *control);
 uint64_t spw_control__headroom_mixed(const struct spw_plan_drives *drives);
 /* What the next plan may write: for @wear, and after a stall; 0: no limit. */
-uint64_t spw_control__headroom_written_max(const struct shape *shape, uint64_t wear);
+uint64_t spw_control__headroom_written_max(const struct signature *signature, uint64_t wear);
 /* The step followed its plan. Return: whether, and why, to replan. */
 enum plan_reason spw_control__headroom_step_ended(struct control *control);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tensor/control/internal.h - the controller's state: the step, its shapes, the plan in force
+ * tensor/control/internal.h - the controller's state: the step, its signatures, the plan in force
  *
  * A tensor is known by its place: the how-manyth worth planning in the how-manyth scope of a step.
  * Stages count as scopes: what is offered outside all others belongs to them.
@@ -18,9 +18,9 @@
 #include "tensor/control/measure.h"
 #include "util/util.h"
 
-#define NO_TENSOR  UINT32_MAX
-#define GONE_SLOT  (NO_SLOT - 1)
-#define SHAPES_MAX 4u
+#define NO_TENSOR      UINT32_MAX
+#define GONE_SLOT      (NO_SLOT - 1)
+#define SIGNATURES_MAX 4u
 
 /* Of a step's time, which may be so much longer than without spillway: its goal; or of a budget. */
 #define STALL_TOLERANCE 0.01
@@ -166,7 +166,7 @@ struct mark {
 
 /* The marks of a step; see device_clock.c. */
 struct device_clock {
-	uint32_t step, shape; /* 0: of none */
+	uint32_t step, signature; /* 0: of none */
 	uint32_t count, known;
 	bool over;     /* the step is; */
 	bool complete; /* and all is known of it */
@@ -174,7 +174,7 @@ struct device_clock {
 	struct mark marks[PACE_MARKS_MAX];
 };
 
-/* What steps of a shape do. */
+/* What steps of a signature do. */
 struct plan {
 	enum spw_plan_choice *choices;
 	uint64_t *read_from_ns;
@@ -198,8 +198,8 @@ struct plan {
 	bool overrules;     /* keep hints: else its budget cannot be met */
 };
 
-/* A shape of step, and its plan. */
-struct shape {
+/* A signature of step, and its plan. */
+struct signature {
 	struct recording reference;       /* what the plan was made from, smoothed */
 	struct device_clock device_clock; /* of the last step whose marks are all known */
 	struct plan plan;
@@ -211,7 +211,7 @@ struct shape {
 	bool varies;              /* each step skips other scopes of the reference */
 	uint32_t unplanned_steps; /* of it, until it is planned */
 	uint32_t id;              /* 0: none */
-	uint32_t next_id;         /* of the shape that came after it the last time */
+	uint32_t next_id;         /* of the signature that came after it the last time */
 	uint32_t step;            /* when another one was last put in its stead */
 };
 
@@ -291,15 +291,15 @@ struct control {
 	uint64_t memory_bytes, peak_bytes, old_bytes;
 	uint64_t peak_writing_bytes; /* of the peak: under way to the drives */
 
-	struct shape shapes[SHAPES_MAX];
-	struct shape *shape; /* in force, if it is planned */
-	uint32_t ids;        /* given to shapes so far */
-	uint32_t before_id;  /* of the step before */
+	struct signature signatures[SIGNATURES_MAX];
+	struct signature *signature; /* in force, if it is planned */
+	uint32_t ids;                /* given to signatures so far */
+	uint32_t before_id;          /* of the step before */
 
 	/* how far along the plan the step is */
 	uint32_t plan_number;
 	bool left;        /* this step is not like the reference */
-	bool switched;    /* it began by the plan of another shape: its memory proves nothing */
+	bool switched;    /* it began by the plan of another signature: its memory proves nothing */
 	bool stalled_now; /* it has stalled: memory does not count */
 	uint32_t matched;
 	uint64_t progress_ns;     /* compute time of the plan at the last event that matched, */
@@ -338,9 +338,9 @@ struct control {
 
 	/*
 	 * The plan that is being made, from the end of one step to the end of the next, and of
-	 * which shape, whose reference stays as it is; NULL: none. It is spw_control__plan()'s.
+	 * which signature, whose reference stays as it is; NULL: none. It is spw_control__plan()'s.
 	 */
-	struct shape *draft_of;
+	struct signature *draft_of;
 	struct plan draft;
 	struct asked asked;
 	enum plan_reason draft_reason;

@@ -22,7 +22,7 @@
 
 bool spw_control__follows_plan(const struct control *control)
 {
-	return control->shape->planned && !control->left && control->recording;
+	return control->signature->planned && !control->left && control->recording;
 }
 
 uint32_t spw_control__plan_number(const struct control *control)
@@ -38,9 +38,9 @@ void spw_control__cursor_begin(struct control *control)
 	control->read_next = control->recompute_next = control->offer_next = 0;
 	control->progress_ns = control->progress_at_ns = 0;
 	control->due_ns = control->due_throttle_ns = 0;
-	if (!control->shape->planned && !control->shape->varies)
+	if (!control->signature->planned && !control->signature->varies)
 		return;
-	for (uint32_t i = 0; i < control->shape->reference.count; i++)
+	for (uint32_t i = 0; i < control->signature->reference.count; i++)
 		control->slots[i] = NO_SLOT;
 }
 
@@ -55,7 +55,7 @@ void spw_control__cursor_progress(struct control *control, uint64_t planned_ns)
 /* When the plan offers what this step has not offered yet; UINT64_MAX: that was all. */
 static uint64_t next_offer_ns(struct control *control)
 {
-	const struct recording *reference = &control->shape->reference;
+	const struct recording *reference = &control->signature->reference;
 
 	/* An offer that was refused in the forward pass does not hold up the backward pass. */
 	while (control->offer_next < reference->count &&
@@ -72,7 +72,7 @@ static uint64_t next_offer_ns(struct control *control)
 /* When the plan next recomputes a scope; UINT64_MAX: not in this step. */
 static uint64_t next_recompute_ns(struct control *control)
 {
-	const struct plan *plan = &control->shape->plan;
+	const struct plan *plan = &control->signature->plan;
 
 	for (; control->recompute_next < plan->use_count; control->recompute_next++) {
 		uint32_t which = plan->use_order[control->recompute_next];
@@ -102,7 +102,7 @@ static uint64_t progress_now_ns(struct control *control)
 
 const char *spw_control__cursor_scope(struct control *control, uint32_t number)
 {
-	const struct recording *reference = &control->shape->reference;
+	const struct recording *reference = &control->signature->reference;
 	const struct recorded_scope *now = &control->now.scopes[number],
 				    *was = &reference->scopes[number];
 
@@ -119,14 +119,14 @@ const char *spw_control__cursor_scope_left(const struct control *control, uint32
 {
 	if (!spw_control__follows_plan(control) ||
 	    control->now.scopes[number].plannable >=
-		    control->shape->reference.scopes[number].plannable)
+		    control->signature->reference.scopes[number].plannable)
 		return NULL;
 	return "fewer tensors in a scope than in the step that was planned for";
 }
 
 const char *spw_control__cursor_offer(struct control *control, struct recorded *recorded)
 {
-	const struct recording *reference = &control->shape->reference;
+	const struct recording *reference = &control->signature->reference;
 	uint32_t which;
 
 	if (!spw_control__follows_plan(control))
@@ -140,7 +140,7 @@ const char *spw_control__cursor_offer(struct control *control, struct recorded *
 	control->slots[which] = recorded->slot;
 	control->matched++;
 	control->due_ns = reference->tensors[which].pack_ns;
-	control->due_throttle_ns = control->shape->plan.throttle_ns[which];
+	control->due_throttle_ns = control->signature->plan.throttle_ns[which];
 	spw_control__cursor_progress(control, reference->tensors[which].planned_pack_ns);
 	return NULL;
 }
@@ -149,21 +149,21 @@ void spw_control__cursor_input(struct control *control, struct recorded *recorde
 {
 	if (!spw_control__follows_plan(control) || !recorded->plannable)
 		return;
-	recorded->matched = spw_control__reference_place(&control->shape->reference, recorded);
+	recorded->matched = spw_control__reference_place(&control->signature->reference, recorded);
 	if (recorded->matched != NO_TENSOR)
 		control->slots[recorded->matched] = recorded->slot;
 }
 
 static enum spw_plan_choice choice_of(const struct control *control, uint32_t which)
 {
-	return which == control->probe ? SPW_PLAN_SPILL : control->shape->plan.choices[which];
+	return which == control->probe ? SPW_PLAN_SPILL : control->signature->plan.choices[which];
 }
 
 /* Nothing of it comes any more in this step. */
 void spw_control__cursor_skipped(struct control *control, uint32_t which)
 {
 	control->slots[which] = GONE_SLOT;
-	control->matched += spw_control__has_place(&control->shape->reference.tensors[which]);
+	control->matched += spw_control__has_place(&control->signature->reference.tensors[which]);
 }
 
 void spw_control__cursor_shared(struct control *control, const struct recorded *recorded)
@@ -188,7 +188,7 @@ bool spw_control__choice(const struct control *control, const struct track *trac
 bool spw_control__copy_ends(const struct control *control, const struct track *track, bool *ended)
 {
 	const struct recorded *recorded = spw_control__recording_of(control, track);
-	const struct plan *plan = &control->shape->plan;
+	const struct plan *plan = &control->signature->plan;
 
 	if (!spw_control__follows_plan(control) || !recorded || recorded->matched == NO_TENSOR ||
 	    plan->copied_ns[recorded->matched] == 0)
@@ -202,7 +202,7 @@ bool spw_control__copy_ends(const struct control *control, const struct track *t
 
 uint64_t spw_control__memory_bytes(const struct control *control)
 {
-	const struct spw_plan_result *result = &control->shape->plan.result;
+	const struct spw_plan_result *result = &control->signature->plan.result;
 	uint64_t bytes = result->memory_bytes;
 
 	if (bytes < result->peak_bytes)
@@ -244,10 +244,10 @@ bool spw_control__fits_below_peak(const struct control *control, uint64_t bytes)
 
 uint32_t spw_control__next(struct control *control)
 {
-	const struct shape *shape = control->shape;
+	const struct signature *signature = control->signature;
 
-	for (; control->read_next < shape->plan.use_count; control->read_next++) {
-		uint32_t which = shape->plan.use_order[control->read_next];
+	for (; control->read_next < signature->plan.use_count; control->read_next++) {
+		uint32_t which = signature->plan.use_order[control->read_next];
 		uint32_t slot = control->slots[which];
 
 		if (!spw_control__leaves(choice_of(control, which)))
@@ -256,7 +256,7 @@ uint32_t spw_control__next(struct control *control)
 			return slot;
 		/* Not offered: it comes yet, or it should have by now. */
 		if (slot == NO_SLOT &&
-		    control->progress_ns <= shape->reference.tensors[which].planned_pack_ns)
+		    control->progress_ns <= signature->reference.tensors[which].planned_pack_ns)
 			break;
 	}
 	return NO_SLOT;
@@ -264,23 +264,24 @@ uint32_t spw_control__next(struct control *control)
 
 bool spw_control__next_is_due(struct control *control)
 {
-	const struct shape *shape = control->shape;
-	uint32_t which = shape->plan.use_order[control->read_next];
+	const struct signature *signature = control->signature;
+	uint32_t which = signature->plan.use_order[control->read_next];
 
-	return control->stalled_now ||
-	       progress_now_ns(control) + shape->plan.lead_ns >= shape->plan.read_from_ns[which];
+	return control->stalled_now || progress_now_ns(control) + signature->plan.lead_ns >=
+					       signature->plan.read_from_ns[which];
 }
 
 bool spw_control__next_has_room(struct control *control, uint64_t bytes)
 {
-	const struct shape *shape = control->shape;
-	uint64_t from_ns = shape->plan.read_from_ns[shape->plan.use_order[control->read_next]];
+	const struct signature *signature = control->signature;
+	uint64_t from_ns =
+		signature->plan.read_from_ns[signature->plan.use_order[control->read_next]];
 	uint64_t most_bytes = spw_control__memory_bytes(control);
 	bool idle = control->measure.flows[DIRECTION_READ].in_flight == 0;
 
 	SPW_ASSERT(control->memory_bytes >= control->old_bytes); /* CONTROL-2 */
 	/* The plan would have begun it by now. */
-	if (idle && progress_now_ns(control) > from_ns + shape->plan.lead_ns)
+	if (idle && progress_now_ns(control) > from_ns + signature->plan.lead_ns)
 		most_bytes += slack_bytes(control);
 	return control->memory_bytes - control->old_bytes + bytes <= most_bytes &&
 	       reads_wanted(control);

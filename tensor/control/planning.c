@@ -75,7 +75,7 @@ bool spw_control__planning_has_host(const struct control *control)
 
 bool spw_control__plans_host(const struct control *control)
 {
-	return has_host(control, &control->shape->plan.counted_on);
+	return has_host(control, &control->signature->plan.counted_on);
 }
 
 static struct spw_plan_drives drives_of(const struct control *control, const struct plan *plan)
@@ -117,16 +117,17 @@ static struct spw_plan_opts plan_opts_of(const struct control *control, const st
 		opts.mode = SPW_PLAN_BUDGET;
 	opts.bytes_written_max = plan->written_max;
 	opts.memory_bytes = control->opts.cache.memory_bytes;
-	opts.memory_bytes -= (uint64_t)((double)opts.memory_bytes * control->shape->memory.share);
+	opts.memory_bytes -=
+		(uint64_t)((double)opts.memory_bytes * control->signature->memory.share);
 	return opts;
 }
 
-/* For a plan of the shape in force. */
+/* For a plan of the signature in force. */
 static void ask(struct control *control, const struct plan *plan)
 {
 	struct asked *asked = &control->asked;
 
-	asked->reference = &control->shape->reference;
+	asked->reference = &control->signature->reference;
 	asked->drives = drives_of(control, plan);
 	asked->opts = plan_opts_of(control, plan);
 	asked->flows_count = spw_control__background_plan(control, asked->flows);
@@ -141,7 +142,7 @@ void spw_control__planning_ask(struct control *control)
 	plan->counted_on = spw_control__headroom_believed(control);
 	plan->wear_step_bytes = spw_control__wear_step_bytes(control);
 	plan->written_max =
-		spw_control__headroom_written_max(control->shape, plan->wear_step_bytes);
+		spw_control__headroom_written_max(control->signature, plan->wear_step_bytes);
 	plan->flows_share = spw_control__background_share(control);
 	plan->time_share = control->time.share;
 	ask(control, plan);
@@ -273,7 +274,7 @@ int spw_control__planning_plan(struct asked *asked, struct plan *plan)
 
 int spw_control__planning_explain(struct control *control, struct spw_plan_reason reasons[])
 {
-	const struct plan *plan = &control->shape->plan;
+	const struct plan *plan = &control->signature->plan;
 	struct spw_plan_scopes scopes;
 	struct spw_plan_step step;
 
@@ -292,13 +293,13 @@ int spw_control__planning_explain(struct control *control, struct spw_plan_reaso
  */
 static uint32_t probe_of(const struct control *control, bool any)
 {
-	const struct shape *shape = control->shape;
-	const struct spw_plan_drives drives = drives_of(control, &shape->plan);
-	double spare_ns = STALL_TOLERANCE / 2 * (double)shape->plan.result.wall_ns;
+	const struct signature *signature = control->signature;
+	const struct spw_plan_drives drives = drives_of(control, &signature->plan);
+	double spare_ns = STALL_TOLERANCE / 2 * (double)signature->plan.result.wall_ns;
 	uint32_t best = NO_TENSOR;
 
-	for (uint32_t i = 0; i < shape->reference.count; i++) {
-		const struct recorded *recorded = &shape->reference.tensors[i];
+	for (uint32_t i = 0; i < signature->reference.count; i++) {
+		const struct recorded *recorded = &signature->reference.tensors[i];
 		double there_ns = (double)recorded->bytes /
 					  ((double)spw_control__headroom_mixed(&drives) / 1e9) +
 				  (double)drives.latency_ns;
@@ -307,7 +308,7 @@ static uint32_t probe_of(const struct control *control, bool any)
 		if (!recorded->plannable || recorded->takes == 0 ||
 		    recorded->hint != SPW_HINT_NONE || (!any && 2 * there_ns > gap_ns + spare_ns))
 			continue;
-		if (best == NO_TENSOR || recorded->bytes < shape->reference.tensors[best].bytes)
+		if (best == NO_TENSOR || recorded->bytes < signature->reference.tensors[best].bytes)
 			best = i;
 	}
 	return best;
@@ -329,21 +330,21 @@ static uint32_t probe_now(const struct control *control)
 
 void spw_control__planning_probe(struct control *control)
 {
-	struct shape *shape = control->shape;
+	struct signature *signature = control->signature;
 	const struct recorded *recorded;
 
 	control->probe = NO_TENSOR;
-	if (shape->plan.result.tensors_spilled > 0)
+	if (signature->plan.result.tensors_spilled > 0)
 		control->unmeasured = 0;
 	if (control->opts.cache.mode != SPW_CACHE_FASTEST ||
-	    shape->plan.result.tensors_spilled > 0 || control->opts.drives == 0)
+	    signature->plan.result.tensors_spilled > 0 || control->opts.drives == 0)
 		return;
 	control->unmeasured++;
 	control->probe = probe_now(control);
 	if (control->probe == NO_TENSOR)
 		return;
-	recorded = &shape->reference.tensors[control->probe];
+	recorded = &signature->reference.tensors[control->probe];
 	control->opts.count->plan_probes++;
-	shape->plan.read_from_ns[control->probe] =
+	signature->plan.read_from_ns[control->probe] =
 		recorded->planned_pack_ns / 2 + recorded->planned_use_ns / 2;
 }

@@ -7,9 +7,9 @@
 
 /* Copies of a device's tensors may stay in host memory: there is some, and the bus is known. */
 bool spw_control__planning_has_host(const struct control *control);
-/* Copy what a plan of the shape in force is made from, for a search beside the step. */
+/* Copy what a plan of the signature in force is made from, for a search beside the step. */
 void spw_control__planning_ask(struct control *control);
-/* The search: reads only that copy, and the reference of its shape. */
+/* The search: reads only that copy, and the reference of its signature. */
 int spw_control__planning_plan(struct asked *asked, struct plan *plan);
 /* The reasons of the plan in force. Not during a search. */
 int spw_control__planning_explain(struct control *control, struct spw_plan_reason reasons[]);

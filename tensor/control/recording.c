@@ -58,11 +58,11 @@ static void plan_close(struct plan *plan)
 	free(plan->use_order);
 }
 
-static int shape_open(struct shape *shape, uint32_t tensors, uint32_t scopes)
+static int signature_open(struct signature *signature, uint32_t tensors, uint32_t scopes)
 {
-	int rc = plan_open(&shape->plan, tensors);
+	int rc = plan_open(&signature->plan, tensors);
 
-	return rc ? rc : recording_open(&shape->reference, tensors, scopes);
+	return rc ? rc : recording_open(&signature->reference, tensors, scopes);
 }
 
 /* Of the planner. */
@@ -86,8 +86,8 @@ int spw_control__recording_open(struct control *control)
 		rc = plan_open(&control->draft, count);
 	if (rc == 0)
 		rc = recording_open(&control->now, count, control->scopes_max);
-	for (unsigned i = 0; i < SHAPES_MAX && rc == 0; i++)
-		rc = shape_open(&control->shapes[i], count, control->scopes_max);
+	for (unsigned i = 0; i < SIGNATURES_MAX && rc == 0; i++)
+		rc = signature_open(&control->signatures[i], count, control->scopes_max);
 	control->skipping.tensors = calloc(count, sizeof(*control->skipping.tensors));
 	control->skipping.here = calloc(count, sizeof(*control->skipping.here));
 	if (rc || !control->slots || !control->skipping.tensors || !control->skipping.here)
@@ -98,11 +98,11 @@ int spw_control__recording_open(struct control *control)
 
 void spw_control__recording_close(struct control *control)
 {
-	for (unsigned i = 0; i < SHAPES_MAX; i++) {
-		struct shape *shape = &control->shapes[i];
+	for (unsigned i = 0; i < SIGNATURES_MAX; i++) {
+		struct signature *signature = &control->signatures[i];
 
-		recording_close(&shape->reference);
-		plan_close(&shape->plan);
+		recording_close(&signature->reference);
+		plan_close(&signature->plan);
 	}
 	recording_close(&control->now);
 	plan_close(&control->draft);
@@ -130,7 +130,7 @@ uint64_t spw_control__recording_compute_ns(const struct control *control)
 	uint64_t now_ns =
 		spw_control__device_clock_ns(control, spw_control__recording_host_ns(control));
 
-	/* Another shape, to which the step has turned out to belong, may be faster. */
+	/* Another signature, to which the step has turned out to belong, may be faster. */
 	return SPW_MAX(now_ns, control->charged_ns);
 }
 

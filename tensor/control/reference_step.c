@@ -155,7 +155,7 @@ bool spw_control__reference_redecided(const struct recording *reference)
 	return false;
 }
 
-/* ---- Is it this shape? ---- */
+/* ---- Is it this signature? ---- */
 
 uint32_t spw_control__reference_place(const struct recording *reference,
 				      const struct recorded *recorded)

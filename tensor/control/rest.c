@@ -48,9 +48,9 @@ static bool all_small(struct control *control)
 
 static bool plans_nothing(const struct control *control)
 {
-	const struct spw_plan_result *result = &control->shape->plan.result;
+	const struct spw_plan_result *result = &control->signature->plan.result;
 
-	if (!control->shape->planned || result->tensors_spilled > 0 || result->scopes_again > 0)
+	if (!control->signature->planned || result->tensors_spilled > 0 || result->scopes_again > 0)
 		return false;
 	return control->opts.cache.mode != SPW_CACHE_BUDGET ||
 	       result->peak_keep_all_bytes <= control->opts.cache.memory_bytes / 2;

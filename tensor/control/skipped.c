@@ -23,7 +23,7 @@
 /* Whether scopes of the reference may be missing in this step. */
 static bool may_skip(const struct control *control)
 {
-	return control->recording && control->shape->varies && !control->skipping.off;
+	return control->recording && control->signature->varies && !control->skipping.off;
 }
 
 void spw_control__skipped_begin(struct control *control, bool off)
@@ -33,7 +33,8 @@ void spw_control__skipped_begin(struct control *control, bool off)
 	uint32_t *here = skipping->here;
 
 	*skipping = (struct skipping){.tensors = tensors, .here = here, .off = off};
-	for (uint32_t i = 0; control->shape->varies && i < control->shape->reference.count; i++)
+	for (uint32_t i = 0; control->signature->varies && i < control->signature->reference.count;
+	     i++)
 		here[i] = NO_TENSOR;
 }
 
@@ -93,7 +94,7 @@ static void meet(struct control *control, uint64_t reference_ns, bool skipped)
 
 static void skip_tensor(struct control *control, uint32_t which, uint32_t scope)
 {
-	const struct recorded *was = &control->shape->reference.tensors[which];
+	const struct recorded *was = &control->signature->reference.tensors[which];
 	struct skipping *skipping = &control->skipping;
 	struct recording *now = &control->now;
 	struct recorded *recorded = &now->tensors[now->count];
@@ -122,7 +123,7 @@ static void skip_tensor(struct control *control, uint32_t which, uint32_t scope)
 /* The scopes of the reference from @from up to @to are not in this step. */
 static void skip_scopes(struct control *control, uint32_t from, uint32_t to)
 {
-	const struct recording *reference = &control->shape->reference;
+	const struct recording *reference = &control->signature->reference;
 	struct skipping *skipping = &control->skipping;
 	struct recording *now = &control->now;
 	uint32_t first = now->scope_count;
@@ -169,7 +170,7 @@ static int by_ns(const void *a, const void *b)
  */
 static uint32_t place_of_other(const struct control *control, uint64_t key)
 {
-	const struct recording *reference = &control->shape->reference;
+	const struct recording *reference = &control->signature->reference;
 	uint32_t outer = control->scope, depth, s = control->skipping.scope_next;
 
 	depth = outer == NO_SCOPE ? 0 : control->now.scopes[outer].depth + 1;
@@ -183,7 +184,7 @@ static uint32_t place_of_other(const struct control *control, uint64_t key)
 /* The scopes of the reference before @to are skipped: what comes now is there where that begins. */
 static void skip_until(struct control *control, uint32_t to)
 {
-	const struct recording *reference = &control->shape->reference;
+	const struct recording *reference = &control->signature->reference;
 	uint32_t from = control->skipping.scope_next;
 
 	skip_scopes(control, from, to);
@@ -200,7 +201,7 @@ uint32_t spw_control__skipped_before(struct control *control, uint64_t key)
 	if (!may_skip(control))
 		return NO_SCOPE;
 	found = spw_control__reference_find(
-		&control->shape->reference, skipping->scope_next,
+		&control->signature->reference, skipping->scope_next,
 		&(struct recorded_scope){.key = key,
 					 .stage = (uint8_t)control->stage,
 					 .micro_batch = control->micro_batch});
@@ -225,14 +226,14 @@ static const struct recorded_scope *scope_was(const struct control *control, uin
 	if (!may_skip(control) || scope == NO_SCOPE ||
 	    control->now.scopes[scope].matched == NO_SCOPE)
 		return NULL;
-	return &control->shape->reference.scopes[control->now.scopes[scope].matched];
+	return &control->signature->reference.scopes[control->now.scopes[scope].matched];
 }
 
 /* The scope lacks its next places in the reference, before @until. */
 static void skip_places(struct control *control, uint32_t scope, uint32_t until)
 {
 	const struct recorded_scope *was = scope_was(control, scope);
-	const struct recording *reference = &control->shape->reference;
+	const struct recording *reference = &control->signature->reference;
 	struct recording *now = &control->now;
 
 	for (uint32_t place = now->scopes[scope].plannable; place < until; place++) {
@@ -249,7 +250,7 @@ static void skip_places(struct control *control, uint32_t scope, uint32_t until)
 void spw_control__skipped_missing(struct control *control, uint64_t bytes)
 {
 	const struct recorded_scope *was = scope_was(control, control->scope);
-	const struct recording *reference = &control->shape->reference;
+	const struct recording *reference = &control->signature->reference;
 
 	if (!was)
 		return;
@@ -279,7 +280,7 @@ void spw_control__skipped_rest(struct control *control, uint32_t scope)
 /* Its place in the reference; NO_TENSOR: it has none there. */
 static uint32_t place_of(const struct control *control, const struct recorded *recorded)
 {
-	const struct recording *reference = &control->shape->reference;
+	const struct recording *reference = &control->signature->reference;
 	uint32_t scope = control->now.scopes[recorded->scope].matched, which;
 
 	if (scope == NO_SCOPE || !spw_control__has_place(recorded) ||
@@ -304,7 +305,7 @@ void spw_control__skipped_offered(struct control *control, struct recorded *reco
 	}
 	control->slots[which] = recorded->slot;
 	control->skipping.here[which] = (uint32_t)(recorded - control->now.tensors);
-	meet(control, control->shape->reference.tensors[which].pack_ns, false);
+	meet(control, control->signature->reference.tensors[which].pack_ns, false);
 }
 
 /*
@@ -348,7 +349,8 @@ static void pass(struct control *control, uint64_t reference_ns)
 	for (; skipping->passed < skipping->count; skipping->passed++) {
 		const struct skipped *next = &skipping->tensors[skipping->passed];
 		struct recorded *recorded = &control->now.tensors[next->which];
-		const struct recorded *was = &control->shape->reference.tensors[recorded->matched];
+		const struct recorded *was =
+			&control->signature->reference.tensors[recorded->matched];
 
 		if (next->ns > reference_ns)
 			break;
@@ -364,14 +366,14 @@ static void pass(struct control *control, uint64_t reference_ns)
 void spw_control__skipped_taken(struct control *control, const struct recorded *recorded)
 {
 	if (may_skip(control) && recorded->matched != NO_TENSOR && recorded->takes == 0)
-		pass(control, control->shape->reference.tensors[recorded->matched].use_ns);
+		pass(control, control->signature->reference.tensors[recorded->matched].use_ns);
 }
 
 /* ---- The step has ended ---- */
 
 void spw_control__skipped_end(struct control *control)
 {
-	const struct recording *reference = &control->shape->reference;
+	const struct recording *reference = &control->signature->reference;
 
 	if (may_skip(control) && control->skipping.count > 0)
 		pass(control, SPW_MAX(reference->forward_ns + reference->backward_ns,
@@ -386,7 +388,7 @@ void spw_control__skipped_fill(struct control *control)
 
 bool spw_control__skipped_fits(const struct control *control)
 {
-	const struct recording *now = &control->now, *reference = &control->shape->reference;
+	const struct recording *now = &control->now, *reference = &control->signature->reference;
 	uint32_t ran = 0, same = 0;
 
 	for (uint32_t s = 0; s < now->scope_count; s++) {

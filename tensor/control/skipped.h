@@ -9,7 +9,7 @@
 
 /* A step begins. @off: record it as it is, without what it skips. */
 void spw_control__skipped_begin(struct control *control, bool off);
-/* The step has switched to another shape: find what it has skipped of that so far. */
+/* The step has switched to another signature: find what it has skipped of that so far. */
 void spw_control__skipped_switched(struct control *control);
 /* Whether it has skipped scopes of the reference, or has run others. */
 bool spw_control__skipped_differs(const struct control *control);

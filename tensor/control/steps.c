@@ -3,7 +3,7 @@
  * tensor/control/steps.c - a step ends and the next one begins: what the step says of its plan, and
  * whether to make another
  *
- * Reasons to plan: the first recording; another shape of step; a timeline, a bandwidth or a peak
+ * Reasons to plan: the first recording; another signature of step; a timeline, a bandwidth or a peak
  * that is no longer what the plan counts on; a stall. What is to be planned is known when a step
  * has ended. The search runs during the next step, which follows the plan before, or none. The new
  * plan is in force in the step after that: always the same one, so that a training run repeats.
@@ -22,7 +22,7 @@
 #include "tensor/control/recording.h"
 #include "tensor/control/reference_step.h"
 #include "tensor/control/rest.h"
-#include "tensor/control/shapes.h"
+#include "tensor/control/signatures.h"
 #include "tensor/control/skipped.h"
 #include "tensor/control/wear.h"
 #include "util/probes.h"
@@ -54,9 +54,10 @@ static bool breaks_off(struct control *control)
 	for (uint32_t i = 0; i < control->now.count && !control->broke_off; i++) {
 		const struct recorded *recorded = &control->now.tensors[i];
 
-		control->broke_off = recorded->matched != NO_TENSOR && !recorded->only_input &&
-				     recorded->takes == 0 &&
-				     control->shape->reference.tensors[recorded->matched].takes > 0;
+		control->broke_off =
+			recorded->matched != NO_TENSOR && !recorded->only_input &&
+			recorded->takes == 0 &&
+			control->signature->reference.tensors[recorded->matched].takes > 0;
 	}
 	return control->broke_off && !before;
 }
@@ -65,12 +66,12 @@ static bool breaks_off(struct control *control)
 static enum plan_reason planned_step_ended(struct control *control, bool replaced)
 {
 	control->opts.count->steps_planned++;
-	spw_control__shape_ended(control);
+	spw_control__signature_ended(control);
 	if (breaks_off(control))
 		return PLAN_REASON_NONE;
 	spw_control__background_merge(control, false);
 	spw_control__skipped_fill(control);
-	spw_control__reference_merge(&control->shape->reference, &control->now);
+	spw_control__reference_merge(&control->signature->reference, &control->now);
 	return replaced ? PLAN_REASON_NONE : spw_control__headroom_step_ended(control);
 }
 
@@ -92,18 +93,18 @@ static enum plan_reason fixed_step_ended(struct control *control, bool missing)
 		return PLAN_REASON_NONE;
 	}
 	timed_by = spw_control__device_clock_timed_by(control);
-	if (spw_control__shape_known(control)) {
-		spw_control__shape_ended(control);
+	if (spw_control__signature_known(control)) {
+		spw_control__signature_ended(control);
 		return PLAN_REASON_NONE;
 	}
-	replace = spw_control__shape_new(control);
-	spw_control__shape_ended(control);
+	replace = spw_control__signature_new(control);
+	spw_control__signature_ended(control);
 	if (replace) {
 		spw_control__background_merge(control, true);
 		spw_control__skipped_fill(control);
-		spw_control__reference_replace(&control->shape->reference, &control->now);
+		spw_control__reference_replace(&control->signature->reference, &control->now);
 	}
-	if (!replace && control->shape->planned)
+	if (!replace && control->signature->planned)
 		return PLAN_REASON_NONE;
 	if (spw_control__device_clock_awaits(control, timed_by))
 		return PLAN_REASON_NONE;
@@ -131,7 +132,7 @@ void spw_control__plan(struct control *control)
 /* In a child of fork(2) a search never ends. */
 static void plan_begin(struct control *control, enum plan_reason reason)
 {
-	control->draft_of = control->shape;
+	control->draft_of = control->signature;
 	control->draft_reason = reason;
 	control->draft_rc = -ECANCELED;
 	(void)snprintf(control->draft_words, sizeof(control->draft_words), "%s",
@@ -152,12 +153,12 @@ static void count_plan(const struct control *control)
 	count->plans_memory += reason == PLAN_REASON_MEMORY;
 }
 
-/* What was searched for is the plan of its shape. Return: that; NULL: nothing was found. */
-static struct shape *plan_take(struct control *control)
+/* What was searched for is the plan of its signature. Return: that; NULL: nothing was found. */
+static struct signature *plan_take(struct control *control)
 {
 	const struct spw_plan_result *result = &control->draft.result;
-	struct shape *shape = control->draft_of;
-	struct plan before = shape->plan;
+	struct signature *signature = control->draft_of;
+	struct plan before = signature->plan;
 
 	control->draft_of = NULL;
 	control->opts.count->plan_cost_ns = control->draft_cost_ns;
@@ -180,20 +181,20 @@ static struct shape *plan_take(struct control *control)
 			   (unsigned long long)result->peak_bytes);
 	}
 	spw_control__wear_planned(control, &control->draft);
-	shape->plan = control->draft;
+	signature->plan = control->draft;
 	control->draft = before;
-	shape->planned = true;
-	spw_control__reference_planned(&shape->reference);
-	if (shape == control->shape)
+	signature->planned = true;
+	spw_control__reference_planned(&signature->reference);
+	if (signature == control->signature)
 		control->probe = NO_TENSOR; /* the plan before has tried the drives with it */
-	return shape;
+	return signature;
 }
 
 bool spw_control__step_ended(struct control *control)
 {
-	bool planned = control->shape->planned && !control->left;
+	bool planned = control->signature->planned && !control->left;
 	bool followed = spw_control__follows_plan(control) &&
-			control->matched == control->shape->reference.plannable;
+			control->matched == control->signature->reference.plannable;
 	bool replaced;
 	enum plan_reason reason = PLAN_REASON_NONE;
 
@@ -203,9 +204,9 @@ bool spw_control__step_ended(struct control *control)
 	if (control->opts.count->steps > 0) /* before the first there was none */
 		count_step(control);
 	if (control->now.takes > 0)
-		spw_control__budget_step_ended(control, control->shape->planned, followed);
+		spw_control__budget_step_ended(control, control->signature->planned, followed);
 	spw_control__measure_step(&control->measure);
-	replaced = control->draft_of && plan_take(control) == control->shape;
+	replaced = control->draft_of && plan_take(control) == control->signature;
 	/* Without a backward pass it was not a training step, and says nothing about the next. */
 	if (control->records && control->now.takes > 0) {
 		spw_control__wear_step_ended(control);
@@ -231,11 +232,11 @@ void spw_control__step_began(struct control *control)
 	spw_control__recording_begin(control);
 	spw_control__background_begin(control);
 	spw_control__profile_step_began(control);
-	spw_control__shape_predict(control);
+	spw_control__signature_predict(control);
 	control->switched = false;
 	spw_control__cursor_begin(control);
 	spw_control__skipped_begin(control, control->skips_off);
 	control->skips_off = false;
-	if (control->shape->planned)
+	if (control->signature->planned)
 		spw_control__planning_probe(control);
 }

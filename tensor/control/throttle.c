@@ -26,7 +26,8 @@ uint64_t spw_control__throttle_until_ns(const struct control *control, uint64_t 
 	if (control->memory_bytes <= spw_control__memory_bytes(control) + not_counted)
 		return 0;
 	until_ns = plan_is_there_ns(control);
-	if (mode == SPW_CACHE_BUDGET && spw_control__budget_fits(control, &control->shape->plan) &&
+	if (mode == SPW_CACHE_BUDGET &&
+	    spw_control__budget_fits(control, &control->signature->plan) &&
 	    control->memory_bytes > control->opts.cache.memory_bytes + not_counted &&
 	    control->opts.clock_ns() >= until_ns)
 		return UINT64_MAX;

@@ -84,7 +84,7 @@ void spw_control__wear_step_ended(struct control *control)
 /* For the planner, where 0 means no limit. */
 uint64_t spw_control__wear_step_bytes(const struct control *control)
 {
-	const struct recording *reference = &control->shape->reference;
+	const struct recording *reference = &control->signature->reference;
 	double bytes = control->wear.bytes_per_ns *
 			       ((double)reference->forward_ns + (double)reference->backward_ns) -
 		       control->wear.external_step_bytes;
@@ -96,9 +96,9 @@ uint64_t spw_control__wear_step_bytes(const struct control *control)
 
 bool spw_control__wear_drifted(const struct control *control)
 {
-	const struct spw_plan_result *result = &control->shape->plan.result;
+	const struct spw_plan_result *result = &control->signature->plan.result;
 	double now = (double)spw_control__wear_step_bytes(control) * (1 + SHARE_DRIFT);
-	double then = (double)control->shape->plan.wear_step_bytes;
+	double then = (double)control->signature->plan.wear_step_bytes;
 
 	if (control->wear.bytes_per_ns <= 0)
 		return false;

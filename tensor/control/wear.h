@@ -9,7 +9,7 @@ void spw_control__wear_open(struct control *control);
 /* Others have written @bytes more; below 0: some that counted as theirs are the cache's own. */
 void spw_control__wear_external(struct control *control, double bytes);
 void spw_control__wear_step_ended(struct control *control);
-/* What the cap gives for a step of the shape in force; 0: there is none. */
+/* What the cap gives for a step of the signature in force; 0: there is none. */
 uint64_t spw_control__wear_step_bytes(const struct control *control);
 /* Whether that is no longer what the plan was made for. */
 bool spw_control__wear_drifted(const struct control *control);

@@ -19,7 +19,7 @@ static inline void model_check_place(const struct model *model, const struct ent
 {
 	const struct control *control = entry->cache->control;
 	const struct recorded *recorded = spw_control__recording_of(control, &entry->track);
-	const struct recording *reference = &control->shape->reference;
+	const struct recording *reference = &control->signature->reference;
 
 	if (!recorded || entry->state == ENTRY_DEAD)
 		return;
@@ -30,7 +30,7 @@ static inline void model_check_place(const struct model *model, const struct ent
 	if (recorded->matched == NO_TENSOR)
 		return;
 	model_require(model,
-		      (control->shape->planned || control->shape->varies) &&
+		      (control->signature->planned || control->signature->varies) &&
 			      recorded->matched < reference->count &&
 			      reference->tensors[recorded->matched].plannable &&
 			      reference->tensors[recorded->matched].bytes == entry->len_bytes &&

@@ -208,7 +208,7 @@ SIM_CASE(test_a_budget_has_no_slack)
 	open_at(SPW_CACHE_BUDGET, 1, 1);
 	sim_steps(&gpt, 3);
 	control = sim.cache->control;
-	assert_int_equal(control->shape->plan.result.memory_bytes, sim.opts.memory_bytes);
+	assert_int_equal(control->signature->plan.result.memory_bytes, sim.opts.memory_bytes);
 	assert_int_equal(spw_control__memory_bytes(control), sim.opts.memory_bytes);
 	sim_forward_stage(&gpt);
 	sim_advance(sim_clock() + 1000000); /* idle drives, and all reads are late */
@@ -238,7 +238,7 @@ static double reserve; /* shares need not be whole numbers */
 static bool reserve_is_less(uint64_t unused)
 {
 	(void)unused;
-	return sim.cache->control->shape->memory.share < reserve;
+	return sim.cache->control->signature->memory.share < reserve;
 }
 
 /* What was left out of the budget is tried again, less often each time it was too early. */
@@ -248,11 +248,11 @@ SIM_CASE(test_using_a_budget_again_too_early_makes_it_rarer)
 	sim_steps(&gpt, 4);
 	for (unsigned needed = MEMORY_PATIENCE_STEPS; needed <= 4 * MEMORY_PATIENCE_STEPS;
 	     needed *= 2) {
-		double before = sim.cache->control->shape->memory.share;
+		double before = sim.cache->control->signature->memory.share;
 
 		step_above_the_budget();
-		assert_true(sim.cache->control->shape->memory.share > before);
-		reserve = sim.cache->control->shape->memory.share;
+		assert_true(sim.cache->control->signature->memory.share > before);
+		reserve = sim.cache->control->signature->memory.share;
 		/* the first, and the one after them, are by the plan before */
 		assert_int_equal(steps_until(reserve_is_less, 0), needed + 1);
 		(void)sim_step(&gpt);
@@ -285,20 +285,20 @@ SIM_CASE(test_left_in_the_backward_stage)
 SIM_CASE(test_hurried_reads_do_not_wait_for_their_time)
 {
 	struct control *control;
-	struct shape *shape;
+	struct signature *signature;
 	uint64_t prefetches;
 
 	open_at(SPW_CACHE_FASTEST, 0.8, 0.8);
 	sim_steps(&gpt, 4);
 	control = sim.cache->control;
-	shape = control->shape;
+	signature = control->signature;
 	sim_forward_stage(&gpt);
 	/* nothing is under way, and nothing has happened since */
 	sim_advance(sim_clock() + 1000000);
 	sim_drain();
 	spw_cache__lock(sim.cache);
-	for (unsigned i = control->read_next; i < shape->plan.use_count; i++)
-		shape->plan.read_from_ns[shape->plan.use_order[i]] = UINT64_MAX / 2;
+	for (unsigned i = control->read_next; i < signature->plan.use_count; i++)
+		signature->plan.read_from_ns[signature->plan.use_order[i]] = UINT64_MAX / 2;
 	prefetches = sim.cache->count.prefetches;
 	spw_cache__window_fill(sim.cache);
 	assert_int_equal(sim.cache->count.prefetches, prefetches);
@@ -310,27 +310,27 @@ SIM_CASE(test_hurried_reads_do_not_wait_for_their_time)
 	spw_cache_step(sim.cache);
 }
 
-/* ---- When it goes on by the plan of another shape ---- */
+/* ---- When it goes on by the plan of another signature ---- */
 
 /* Two plans are known; a step of gpt is at the end of its forward stage. Return: the other. */
-static struct shape *at_the_fork(void)
+static struct signature *at_the_fork(void)
 {
 	struct sim_model longer = gpt;
 	struct control *control;
-	struct shape *other = NULL;
+	struct signature *other = NULL;
 
 	longer.layers += 2;
 	open_at(SPW_CACHE_FASTEST, 0.8, 0.8);
 	(void)sim_step(&longer);
 	sim_steps(&gpt, 4);
 	control = sim.cache->control;
-	for (unsigned i = 0; i < SHAPES_MAX; i++)
-		if (control->shapes[i].planned && &control->shapes[i] != control->shape)
-			other = &control->shapes[i];
+	for (unsigned i = 0; i < SIGNATURES_MAX; i++)
+		if (control->signatures[i].planned && &control->signatures[i] != control->signature)
+			other = &control->signatures[i];
 	assert_non_null(other);
-	assert_int_equal(control->shape->reference.plannable, GPT_TENSORS);
+	assert_int_equal(control->signature->reference.plannable, GPT_TENSORS);
 	/* still to be written at the end */
-	control->shape->plan.choices[GPT_TENSORS - 1] = SPW_PLAN_SPILL;
+	control->signature->plan.choices[GPT_TENSORS - 1] = SPW_PLAN_SPILL;
 	sim_forward_stage(&gpt);
 	return other;
 }
@@ -354,18 +354,19 @@ static struct entry *entry_of_slot(unsigned slot)
 	return spw_cache__entry_of_id(sim.cache, sim.tensors[slot].tensor.value);
 }
 
-/* What the shape's plan says of a tensor of this step. */
-static enum spw_plan_choice *choice_of(const struct shape *shape, const struct entry *entry)
+/* What the signature's plan says of a tensor of this step. */
+static enum spw_plan_choice *choice_of(const struct signature *signature, const struct entry *entry)
 {
 	const struct recorded *recorded = &sim.cache->control->now.tensors[entry->track.recorded];
 
-	return &shape->plan.choices[spw_control__reference_place(&shape->reference, recorded)];
+	return &signature->plan
+			.choices[spw_control__reference_place(&signature->reference, recorded)];
 }
 
 /* What that plan keeps must be in memory: a step that has dropped it cannot follow the plan. */
 SIM_CASE(test_no_switch_to_what_is_gone)
 {
-	struct shape *other = at_the_fork();
+	struct signature *other = at_the_fork();
 	unsigned gone = 0;
 
 	while (entry_of_slot(gone)->state != ENTRY_STORED)
@@ -381,7 +382,7 @@ SIM_CASE(test_no_switch_to_what_is_gone)
 /* What that plan keeps and is not written yet stays. */
 SIM_CASE(test_a_switch_keeps_what_is_not_written)
 {
-	struct shape *other = at_the_fork();
+	struct signature *other = at_the_fork();
 	struct entry *entry = entry_of_slot(GPT_TENSORS - 1);
 
 	assert_int_equal(entry->state, ENTRY_LEAVING);

@@ -94,7 +94,7 @@ static double sum_of(unsigned from, unsigned to, enum direction direction)
 	double bytes = 0;
 
 	for (; from < to; from++)
-		bytes += sim.cache->control->shape->flows[from][direction];
+		bytes += sim.cache->control->signature->flows[from][direction];
 	return bytes;
 }
 
@@ -154,7 +154,7 @@ CASE(test_plans_leave_others_their_time)
 
 		assert_true(i < 8 || step.stall < 0.02);
 	}
-	assert_true(sim.cache->control->shape->plan.flows_share > 0.2);
+	assert_true(sim.cache->control->signature->plan.flows_share > 0.2);
 	assert_true(sim_stats().plan_peak_bytes > peak + gpt.len);
 	end();
 }

@@ -118,7 +118,7 @@ SIM_CASE(test_times_are_the_devices)
 	assert_true(forward_is_the_hosts());
 	ahead_steps(4, 0);
 	assert_true(times_are_the_devices());
-	basis = &sim.cache->control->shape->reference;
+	basis = &sim.cache->control->signature->reference;
 	for (unsigned i = 6; i < GPT_TENSORS; i++) {
 		assert_true(near(basis->tensors[i].pack_ns, (i + 1) * gpt.tensor_ns));
 		assert_true(near(basis->tensors[i].use_ns,
@@ -185,28 +185,29 @@ SIM_CASE(test_no_plan_before_the_devices_times)
 		assert_true(sim_stats().steps < PACES + 5);
 		ahead_steps(1, STEP_MARKS);
 	}
-	assert_true(sim.cache->control->shape->device_clock.complete);
+	assert_true(sim.cache->control->signature->device_clock.complete);
 	assert_true(sim_stats().plan_peak_bytes < sim_stats().plan_keep_all_bytes / 3);
 }
 
 /* All plans are by the device's times, within a layer; the first tensor of a step is used last. */
 static bool plans_are_by_the_device(void)
 {
-	for (unsigned i = 0; i < SHAPES_MAX; i++) {
-		const struct shape *shape = &sim.cache->control->shapes[i];
-		uint64_t count = shape->reference.count;
+	for (unsigned i = 0; i < SIGNATURES_MAX; i++) {
+		const struct signature *signature = &sim.cache->control->signatures[i];
+		uint64_t count = signature->reference.count;
 		uint64_t used_ns = (count + 2 * (count - 1)) * gpt.tensor_ns;
 		uint64_t layer_ns = 2 * gpt.tensors * gpt.tensor_ns;
 
-		if (shape->planned && (shape->reference.tensors[0].use_ns + layer_ns < used_ns ||
-				       shape->reference.tensors[0].use_ns > used_ns + layer_ns))
+		if (signature->planned &&
+		    (signature->reference.tensors[0].use_ns + layer_ns < used_ns ||
+		     signature->reference.tensors[0].use_ns > used_ns + layer_ns))
 			return false;
 	}
 	return true;
 }
 
 /* Each of two kinds of steps that take turns waits for its own. */
-SIM_CASE(test_shapes_that_wait_for_their_times)
+SIM_CASE(test_signatures_that_wait_for_their_times)
 {
 	ahead_opened();
 	for (unsigned step = 0; step < 20; step++) {
@@ -219,7 +220,7 @@ SIM_CASE(test_shapes_that_wait_for_their_times)
 }
 
 /* Its first step goes by the marks of the one before. */
-SIM_CASE(test_a_shape_that_comes_later)
+SIM_CASE(test_a_signature_that_comes_later)
 {
 	ahead_opened();
 	ahead_steps(8, 0);
@@ -229,8 +230,8 @@ SIM_CASE(test_a_shape_that_comes_later)
 		assert_true(plans_are_by_the_device());
 	}
 	assert_int_equal(sim_stats().plans_failed, 0);
-	assert_int_equal(sim.cache->control->shape->reference.count, GPT_TENSORS / 2);
-	assert_true(sim.cache->control->shape->planned);
+	assert_int_equal(sim.cache->control->signature->reference.count, GPT_TENSORS / 2);
+	assert_true(sim.cache->control->signature->planned);
 }
 
 /* A device that never tells: after as many steps as a host may be ahead there is a plan. */

@@ -171,7 +171,7 @@ SIM_CASE(test_a_stall_shows_no_faster_drives)
 	open_at(SPW_CACHE_FASTEST, 0.5);
 	sim.store->drives.read /= 2;
 	settle(5);
-	counted_on = sim.cache->control->shape->plan.counted_on.read_bytes_per_second;
+	counted_on = sim.cache->control->signature->plan.counted_on.read_bytes_per_second;
 	measured = sim_stats().read_bytes_per_second;
 	sim.store->drives.read *= 1.19;
 	sim.store->drives.latency_ns *= 15;
@@ -179,10 +179,12 @@ SIM_CASE(test_a_stall_shows_no_faster_drives)
 	assert_true(sim_stats().read_bytes_per_second > measured + measured / 20);
 	sim.store->drives.latency_ns /= 15;
 	(void)sim_step(&gpt);
-	assert_true(sim.cache->control->shape->plan.counted_on.read_bytes_per_second <= counted_on);
+	assert_true(sim.cache->control->signature->plan.counted_on.read_bytes_per_second <=
+		    counted_on);
 	/* They are when the plan has room for it. */
 	settle(3);
-	assert_true(sim.cache->control->shape->plan.counted_on.read_bytes_per_second > counted_on);
+	assert_true(sim.cache->control->signature->plan.counted_on.read_bytes_per_second >
+		    counted_on);
 }
 
 SIM_CASE(test_timeline_changes)
@@ -232,7 +234,7 @@ SIM_CASE(test_what_is_not_planned_moves_too)
 			stats.step_compute_ns * 11 / 10);
 }
 
-CASE(test_shape_changes)
+CASE(test_the_signature_changes)
 {
 	struct sim_model other = gpt, longer = gpt, shorter = gpt;
 	const struct sim_model *models[3] = {&other, &longer, &shorter};
@@ -257,7 +259,7 @@ CASE(test_shape_changes)
 }
 
 /* Sequences of ever other lengths: no step has a plan, and slow drives are not waited for. */
-CASE(test_shapes_that_never_come_again)
+CASE(test_signatures_that_never_come_again)
 {
 	static const double bandwidths[] = {0.05, 0.2, 0.4};
 
@@ -291,8 +293,8 @@ CASE(test_shapes_that_never_come_again)
 	}
 }
 
-/* Steps of several shapes in turn: each has its plan, and soon it is known which one comes next. */
-CASE(test_shapes_alternate)
+/* Steps of several signatures in turn: each has its plan, and soon it is known which one comes next. */
+CASE(test_signatures_alternate)
 {
 	struct sim_model shorter = gpt, longer = gpt, wider = gpt;
 	const struct sim_model *models[4] = {&gpt, &shorter, &longer, &wider};
@@ -327,7 +329,7 @@ CASE(test_shapes_alternate)
 }
 
 /* Which one comes next is not always known: then its first tensors tell. */
-SIM_CASE(test_shapes_by_chance)
+SIM_CASE(test_signatures_by_chance)
 {
 	struct sim_model shorter = gpt;
 	struct spw_cache_stats stats;
@@ -567,8 +569,8 @@ static uint64_t spilled_by_steps(const struct sim_model *model, unsigned steps)
 	return sim_stats().bytes_spilled - before;
 }
 
-/* Steps that begin by the plan of another shape do not change what either writes. */
-SIM_CASE(test_budget_of_shapes_by_chance)
+/* Steps that begin by the plan of another signature do not change what either writes. */
+SIM_CASE(test_budget_of_signatures_by_chance)
 {
 	struct sim_model longer = gpt;
 	uint64_t random = 1, alone, after, replans;

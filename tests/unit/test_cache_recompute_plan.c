@@ -224,7 +224,7 @@ SIM_CASE(test_a_budget_is_met)
 	assert_int_equal(sim_stats().bytes_given_up, sim_stats().bytes_restored);
 	/* The step itself takes each tensor once or twice, also those that others are made from. */
 	for (unsigned i = 0; i < COUNT; i++)
-		assert_in_range(sim.cache->control->shape->reference.tensors[i].takes, 1, 2);
+		assert_in_range(sim.cache->control->signature->reference.tensors[i].takes, 1, 2);
 }
 
 /*

@@ -263,7 +263,7 @@ SIM_CASE(test_the_basis_is_the_whole_step)
 	open_way(&ways[1]);
 	for (unsigned i = 0; i < SETTLE; i++)
 		(void)step();
-	basis = &sim.cache->control->shape->reference;
+	basis = &sim.cache->control->signature->reference;
 	assert_int_equal(basis->plannable, COUNT);
 	for (uint32_t s = 0; s < basis->scope_count; s++) {
 		const struct recorded_scope *scope = &basis->scopes[s];
@@ -298,7 +298,7 @@ SIM_CASE(test_a_step_takes_what_it_takes)
 }
 
 /* Layers of other sizes, as of longer texts, are another step: it gets a plan of its own. */
-SIM_CASE(test_other_sizes_are_another_shape)
+SIM_CASE(test_other_sizes_are_another_signature)
 {
 	unsigned skipping = 0;
 	uint64_t planned;
@@ -306,15 +306,15 @@ SIM_CASE(test_other_sizes_are_another_shape)
 	open_way(&ways[1]);
 	for (unsigned i = 0; i < SETTLE; i++)
 		(void)step();
-	assert_true(sim.cache->control->shape->varies);
+	assert_true(sim.cache->control->signature->varies);
 	for (unsigned i = 0; i < 4; i++)
 		sim_steps(&gpt, 1);
 	planned = sim_stats().steps_planned;
 	sim_steps(&gpt, 4);
 	assert_int_equal(sim_stats().steps_planned, planned + 4);
-	assert_false(sim.cache->control->shape->varies);
-	for (unsigned i = 0; i < SHAPES_MAX; i++)
-		skipping += sim.cache->control->shapes[i].varies;
+	assert_false(sim.cache->control->signature->varies);
+	for (unsigned i = 0; i < SIGNATURES_MAX; i++)
+		skipping += sim.cache->control->signatures[i].varies;
 	assert_int_equal(skipping, 1); /* is remembered */
 }
 

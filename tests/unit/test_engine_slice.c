@@ -16,7 +16,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "engine/slice.c"
+#include "engine/time_slice.c"
 
 #define SLICE_NS_MAX 1000000u
 

@@ -350,7 +350,7 @@ DRIVE_CASE(test_erase_is_not_force)
 /* A 64th of what lies between the ends cannot be missed, wherever it is. */
 DRIVE_CASE(test_data_between_the_ends_is_told)
 {
-	uint64_t size = size_of(drives[3]), run = (size - 2 * MIB) / SPW_RESIDUE_SAMPLES + 2 * 4096;
+	uint64_t size = size_of(drives[3]), run = (size - 2 * MIB) / SPW_UNKNOWN_SAMPLES + 2 * 4096;
 
 	expect(0, format_last(false, false));
 	assert_string_equal(said, "");

@@ -4,7 +4,7 @@
  * that are simulated
  */
 /* link: simstore libspillway */
-#include "state/share.h"
+#include "state/device_share.h"
 
 #include "tests/unit/state_rig.h"
 

@@ -2,7 +2,7 @@
 /* tests/unit/test_tool_bench_store.c - the bench on a failing store: buffers, first error */
 /* link: util tools/bench/timer tools/bench/offsets tools/bench/options tools/bench/values */
 /* link: tools/bench/lists tools/bench/check tools/bench/fio_options tools/bench/job */
-/* link: tools/bench/place tools/bench/turns tools/ui/nearest tools/ui/stop */
+/* link: tools/bench/thread_place tools/bench/turns tools/ui/nearest tools/ui/stop */
 
 #include "tests/case.h"
 

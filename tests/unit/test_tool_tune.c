@@ -9,7 +9,7 @@
 /* link: tools/bench/live tools/bench/region tools/bench/spread tools/bench/content */
 /* link: tools/bench/steady */
 /* link: tools/bench/lists tools/bench/check tools/bench/fio_options tools/bench/job */
-/* link: tools/bench/place tools/bench/turns */
+/* link: tools/bench/thread_place tools/bench/turns */
 /* wrap: bench_run bench_run_free spw_device_open */
 
 #include "tests/case.h"

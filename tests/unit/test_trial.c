@@ -3,7 +3,7 @@
 #include "tests/unit/tree.h"
 
 #include "engine/device.h"
-#include "engine/trial.h"
+#include "engine/alignment_trial.h"
 
 #define BYTES  (1u << 20)
 #define OFFSET (256u << 10)

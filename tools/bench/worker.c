@@ -45,7 +45,7 @@ struct state {
 	struct bench_region *readers;
 	uint64_t since; /* writes since the last batch of reads was due */
 	uint64_t due;   /* reads to do before the next write */
-	unsigned region_next;
+	unsigned device_next;
 	struct bench_timer timer;
 	struct bench_random random, reader_random; /* for drawing directions */
 	uint64_t issued_bytes, pass_bytes, issued_ios;
@@ -166,11 +166,11 @@ static bool is_at_limit(const struct state *state)
  */
 static unsigned choose_device(const struct state *state)
 {
-	unsigned count = state->worker->devices_count, chosen = state->region_next;
+	unsigned count = state->worker->devices_count, chosen = state->device_next;
 
 	for (unsigned i = 1; i < count; i++) {
-		unsigned index = state->region_next + i < count ? state->region_next + i
-								: state->region_next + i - count;
+		unsigned index = state->device_next + i < count ? state->device_next + i
+								: state->device_next + i - count;
 
 		if (state->device_in_flight[index] < state->device_in_flight[chosen])
 			chosen = index;
@@ -183,9 +183,9 @@ static bool next_of_files(struct state *state, unsigned direction, bool due, str
 {
 	unsigned count = state->worker->devices_count;
 
-	state->region_next = choose_device(state);
+	state->device_next = choose_device(state);
 	for (unsigned tried = 0; tried < count; tried++) {
-		unsigned index = state->region_next;
+		unsigned index = state->device_next;
 		bool found = next_of_region(state, index, direction, due, slot);
 
 		if (!found && state->job->time_based && !due && !state->ending) {
@@ -194,7 +194,7 @@ static bool next_of_files(struct state *state, unsigned direction, bool due, str
 			start_pass(state, index);
 			found = next_of_region(state, index, direction, due, slot);
 		}
-		state->region_next = index + 1 == count ? 0 : index + 1;
+		state->device_next = index + 1 == count ? 0 : index + 1;
 		if (found) {
 			slot->io.device = index;
 			return true;

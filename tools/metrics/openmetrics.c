@@ -92,19 +92,19 @@ static void print_labels(const struct spw_status *status, const char *drive, con
 /* ---- Families ---- */
 
 /* The position of next_drive() among the drives of open stores; {0}: before the first. */
-struct at {
+struct drive_cursor {
 	unsigned partition;
 	uint32_t next; /* drive */
 	const struct spw_status *status;
 	const struct spw_drive_stats *drive;
 };
 
-static bool next_drive(const struct tool_snapshot *snapshot, struct at *at)
+static bool next_drive(const struct tool_snapshot *snapshot, struct drive_cursor *cursor)
 {
-	for (; at->partition < snapshot->count; at->partition++, at->next = 0) {
-		at->status = &snapshot->partitions[at->partition];
-		if (at->next < at->status->drives) {
-			at->drive = &at->status->drive[at->next++];
+	for (; cursor->partition < snapshot->count; cursor->partition++, cursor->next = 0) {
+		cursor->status = &snapshot->partitions[cursor->partition];
+		if (cursor->next < cursor->status->drives) {
+			cursor->drive = &cursor->status->drive[cursor->next++];
 			return true;
 		}
 	}
@@ -118,12 +118,13 @@ static void print_drives(const struct tool_snapshot *snapshot, FILE *out)
 
 		print_head(family->name, family->type == COUNTER ? "counter" : "gauge",
 			   family->unit, family->help, out);
-		for (struct at at = {0}; next_drive(snapshot, &at);) {
+		for (struct drive_cursor cursor = {0}; next_drive(snapshot, &cursor);) {
 			(void)fprintf(out, "spillway_%s%s", family->name,
 				      family->type == COUNTER ? "_total" : "");
-			print_labels(at.status, at.drive->path, NULL, out);
-			(void)fprintf(out, "%ju\n",
-				      (uintmax_t)tool_counter_value(&family->counter, at.drive));
+			print_labels(cursor.status, cursor.drive->path, NULL, out);
+			(void)fprintf(
+				out, "%ju\n",
+				(uintmax_t)tool_counter_value(&family->counter, cursor.drive));
 		}
 	}
 }
@@ -131,10 +132,10 @@ static void print_drives(const struct tool_snapshot *snapshot, FILE *out)
 static void print_in_service(const struct tool_snapshot *snapshot, FILE *out)
 {
 	print_head("drive_in_service", "gauge", NULL, "1; 0: retired, it gets nothing new.", out);
-	for (struct at at = {0}; next_drive(snapshot, &at);) {
+	for (struct drive_cursor cursor = {0}; next_drive(snapshot, &cursor);) {
 		(void)fputs("spillway_drive_in_service", out);
-		print_labels(at.status, at.drive->path, NULL, out);
-		(void)fprintf(out, "%d\n", !at.drive->retired);
+		print_labels(cursor.status, cursor.drive->path, NULL, out);
+		(void)fprintf(out, "%d\n", !cursor.drive->retired);
 	}
 }
 
@@ -166,9 +167,10 @@ static void print_histograms(const struct tool_snapshot *snapshot, bool writes, 
 
 	print_head(name, "histogram", "seconds",
 		   writes ? "From issue to end, of each write." : "The same of each read.", out);
-	for (struct at at = {0}; next_drive(snapshot, &at);)
-		print_latencies(name, at.status, at.drive->path,
-				writes ? &at.drive->write_latencies : &at.drive->read_latencies,
+	for (struct drive_cursor cursor = {0}; next_drive(snapshot, &cursor);)
+		print_latencies(name, cursor.status, cursor.drive->path,
+				writes ? &cursor.drive->write_latencies
+				       : &cursor.drive->read_latencies,
 				out);
 }
 
@@ -305,13 +307,13 @@ static void print_wear(const struct tool_snapshot *snapshot, const struct spw_we
 		const struct spw_wear *next = wear;
 
 		print_head(family->name, "gauge", family->unit, family->help, out);
-		for (struct at at = {0}; next_drive(snapshot, &at);) {
+		for (struct drive_cursor cursor = {0}; next_drive(snapshot, &cursor);) {
 			double value = family->value(next++);
 
 			if (isnan(value))
 				continue;
 			(void)fprintf(out, "spillway_%s", family->name);
-			print_labels(at.status, at.drive->path, NULL, out);
+			print_labels(cursor.status, cursor.drive->path, NULL, out);
 			(void)fprintf(out, "%.15g\n", value);
 		}
 	}

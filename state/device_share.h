@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * state/share.h - divide the records of an optimizer update between host and device, by the time
+ * state/device_share.h - divide the records of an optimizer update between host and device, by the time
  * that each needed in the updates before
  *
  * While the device copies, updates and returns its record, the host updates the others. This costs
@@ -13,8 +13,8 @@
  *
  * Pure: no clock, thread or I/O. The caller passes what it has measured, in ns and bytes.
  */
-#ifndef SPW_STATE_SHARE_H
-#define SPW_STATE_SHARE_H
+#ifndef SPW_STATE_DEVICE_SHARE_H
+#define SPW_STATE_DEVICE_SHARE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/slice.c - spw_queue_short_slice(): has a thread that waits on a queue scheduled soon
+ * engine/time_slice.c - spw_queue_short_slice(): has a thread that waits on a queue scheduled soon
  *
  * The scheduler runs the thread whose time slice ends first. With a long slice, a woken thread runs
  * after those of loop devices and checksums, while the queues that it should refill run empty.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/plan/trace.c - plan a recorded step for several bandwidths, print a table or JSON */
-#include "tools/plan/trace.h"
+/* tools/plan/recorded_bandwidths.c - plan a recorded step for several bandwidths, print a table or JSON */
+#include "tools/plan/recorded_bandwidths.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/trial.c - spw_engine__trial_alignment(): tests the alignment that a device claims */
-#include "engine/trial.h"
+/* engine/alignment_trial.c - spw_engine__trial_alignment(): tests the alignment that a device claims */
+#include "engine/alignment_trial.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/place.c - set CPUs, memory node and priority of a worker's thread */
+/* tools/bench/thread_place.c - set CPUs, memory node and priority of a worker's thread */
 #include "tools/bench/bench.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* state/share.c - divide the records of an update between host and device */
-#include "state/share.h"
+/* state/device_share.c - divide the records of an update between host and device */
+#include "state/device_share.h"
 
 #include "util/util.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/plan/report.c - print the report of spillway plan as text and JSON */
-#include "tools/plan/report.h"
+/* tools/plan/model_report.c - print the report of spillway plan as text and JSON */
+#include "tools/plan/model_report.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/plan/trace.h - spillway plan --trace: what spilling a recorded step would cost and save,
+ * tools/plan/recorded_bandwidths.h - spillway plan --trace: what spilling a recorded step would cost and save,
  * for each bandwidth of drives
  *
  * Keep, recompute and offload of one step:
@@ -13,8 +13,8 @@
  *   budget     For each bandwidth, the least that the planner spills to fit 75, 50 and 25 % of the
  *              memory that keeping everything takes.
  */
-#ifndef SPW_TOOLS_PLAN_TRACE_H
-#define SPW_TOOLS_PLAN_TRACE_H
+#ifndef SPW_TOOLS_PLAN_RECORDED_BANDWIDTHS_H
+#define SPW_TOOLS_PLAN_RECORDED_BANDWIDTHS_H
 
 #include <stdint.h>
 #include <stdio.h>
