@@ -60,8 +60,8 @@ bool spw_drives__commits_is_previous(const struct spw_commits_found *found, int 
 bool spw_drives__commits_is_kept(const struct spw_commits_found *found, int slot);
 
 /*
- * With drives missing: is there a newest commit that may be complete without them, and could all
- * commits be read? The caller then has to look for all of its pieces.
+ * May the newest commit be complete without the drives that are missing: does it list its members,
+ * and could all slots of a drive be read? The caller then has to look for each of its pieces.
  */
 bool spw_drives__commits_may_lack(const struct spw_commits_found *found);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * drives/unknown_data.h - unknown data: bytes that are not zero on a drive without store and signature,
- * perhaps a database, an image or a key. Reads only.
+ * drives/unknown_data.h - unknown data: bytes that are not zero on a drive without store and
+ * signature, perhaps a database, an image or a key. Reads only.
  */
 #ifndef SPW_DRIVES_UNKNOWN_DATA_H
 #define SPW_DRIVES_UNKNOWN_DATA_H

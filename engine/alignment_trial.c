@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/alignment_trial.c - spw_engine__trial_alignment(): tests the alignment that a device claims */
+/*
+ * engine/alignment_trial.c - spw_engine__trial_alignment(): tests the alignment that a device
+ * claims
+ */
 #include "engine/alignment_trial.h"
 
 #include <errno.h>

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* engine/alignment_trial.h - tests a device's claimed alignment before a user's data depends on it */
+/*
+ * engine/alignment_trial.h - tests a device's claimed alignment before a user's data depends on it
+ */
 #ifndef SPW_ENGINE_ALIGNMENT_TRIAL_H
 #define SPW_ENGINE_ALIGNMENT_TRIAL_H
 

@@ -29,8 +29,8 @@ uint32_t spw_state__share_stride(struct share_work host, struct share_work devic
 }
 
 /*
- * Keep only the middle one of the records that the device can update: there the host is busy before
- * and after, as it will be in later updates.
+ * A trial gives the device one record only, the middle one of those that it can update: there the
+ * host is busy before and after, as it is in later updates.
  */
 static void try_one(bool device[], uint32_t count)
 {

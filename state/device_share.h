@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * state/device_share.h - divide the records of an optimizer update between host and device, by the time
- * that each needed in the updates before
+ * state/device_share.h - divide the records of an optimizer update between host and device, by the
+ * time that each needed in the updates before
  *
  * While the device copies, updates and returns its record, the host updates the others. This costs
  * no time if the device finishes before the host does:

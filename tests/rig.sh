@@ -118,7 +118,7 @@ can_pace() {
     [ -e "$cgroup_v2/io.cost.qos" ]
 }
 
-# pace NUMBERS WRITE_MB READ_MB: what a byte costs of a second of the drive, and nothing else (the number of transfers is no limit).
+# pace NUMBERS WRITE_MB READ_MB: what a byte costs of a second of the drive, and nothing else (their number is not limited).
 # The kernel spends in periods of twice the latencies; with shorter ones than these it lets up to a fifth more through.
 pace() {
     local iops=1000000000

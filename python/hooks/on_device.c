@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* hooks/on_device.c - struct on_device: users of saved tensors; tell the cache of ended copies */
+/*
+ * hooks/on_device.c - struct on_device: saved tensors of a device by their entry of the cache; tell
+ * the cache which copies have ended
+ */
 #include "on_device.h"
 
 #include <string.h>

@@ -299,8 +299,8 @@ class Progress:
         self._since = time.perf_counter()
 
     def tell(self, stats: CacheStats) -> None:
-        """A step has ended, if one has begun since the last call. Nothing that goes wrong with the
-        file ends a step."""
+        """Print a line if a step has ended since the last call. Errors of the file are ignored:
+        training goes on."""
         steps, spilled, stalled = self._told
         if stats.steps == steps:
             return

@@ -454,7 +454,7 @@ class Offload(Reports, contextlib.ContextDecorator):
             self._parameters.begin_step()
         session.steps += 1
         if session.steps == 2:
-            _made.pop(self._model, None)
+            _offloads_made.pop(self._model, None)
         self._begun, self._entries_begun = True, self._entries
         self._micro_batch = 0
         session.unpacked = self._differentiable = self._penalty = False
@@ -746,7 +746,7 @@ class Offload(Reports, contextlib.ContextDecorator):
 
 
 # Of a model, how many offloads in a row were made and have not come to their second step.
-_made: "weakref.WeakKeyDictionary[nn.Module, int]" = weakref.WeakKeyDictionary()
+_offloads_made: "weakref.WeakKeyDictionary[nn.Module, int]" = weakref.WeakKeyDictionary()
 _MADE_MAX = 3
 
 
@@ -754,8 +754,8 @@ def _note_made(model: nn.Module, mode: str) -> None:
     """Warn once that an Offload created in each step never gets a plan."""
     if mode in ("spill", "observe"):
         return
-    _made[model] = _made.get(model, 0) + 1
-    if _made[model] == _MADE_MAX + 1:
+    _offloads_made[model] = _offloads_made.get(model, 0) + 1
+    if _offloads_made[model] == _MADE_MAX + 1:
         _log.warning(
             "offload() was called %d times for one %s, and none of them saw a second step: the "
             "first is measured, and later ones follow its plan. Make it once, before the loop, "

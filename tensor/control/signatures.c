@@ -2,12 +2,13 @@
 /*
  * tensor/control/signatures.c - several signatures of step, each with a plan
  *
- * A step that shows not to be of the signature in force goes on by the plan of another one that is like
- * all of it so far, if nothing that this one would keep has left memory. Each signature remembers which
- * one came next. The one that was not in force for the longest time makes room for a new one.
+ * A step that shows not to be of the signature in force goes on by the plan of another one that is
+ * like all of it so far, if nothing that this one would keep has left memory. Each signature
+ * remembers which one came next. The one that was not in force for the longest time makes room for
+ * a new one.
  *
- * Steps that skip scopes of one model, each others, are of no end of signatures: the third becomes one
- * that varies, together with those before it (see skipped.c).
+ * Steps that skip scopes of one model, each others, are of no end of signatures: the third becomes
+ * one that varies, together with those before it (see skipped.c).
  */
 #include "tensor/control/internal.h"
 #include "tensor/control/plan_cursor.h"
@@ -162,7 +163,8 @@ static uint32_t kin_of(const struct control *control, uint32_t *fullest)
 }
 
 /*
- * The signatures of one model become one that varies. Return: whether its reference is to be this step.
+ * The signatures of one model become one that varies. Return: whether its reference is to be this
+ * step.
  */
 static bool join_kin(struct control *control, uint32_t fullest)
 {

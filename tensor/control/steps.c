@@ -3,10 +3,10 @@
  * tensor/control/steps.c - a step ends and the next one begins: what the step says of its plan, and
  * whether to make another
  *
- * Reasons to plan: the first recording; another signature of step; a timeline, a bandwidth or a peak
- * that is no longer what the plan counts on; a stall. What is to be planned is known when a step
- * has ended. The search runs during the next step, which follows the plan before, or none. The new
- * plan is in force in the step after that: always the same one, so that a training run repeats.
+ * Reasons to plan: the first recording; another signature of step; a timeline, a bandwidth or a
+ * peak that is no longer what the plan counts on; a stall. What is to be planned is known when a
+ * step has ended. The search runs during the next step, which follows the plan before, or none. The
+ * new plan is in force in the step after that: always the same one, so that a training run repeats.
  */
 #include <errno.h>
 #include <stdio.h>

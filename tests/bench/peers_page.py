@@ -138,10 +138,10 @@ def table_of(ways):
     return {"columns": columns, "rows": rows, "notes": [
         "Peak of activations: the most that was resident in the timed steps, above model, "
         "gradients and AdamW's state; a way's own buffers count. Written: what the drives' own "
-        "counters say. Slow drives: half as fast as a step of plain PyTorch needs to move all that it "
-        "saves within half its time; the others are three times as fast as that. With its files' page cache: what the kernel charged the process with at "
-        "most. No room: 4 MiB of the file system are free; a store has four drives of 16 MiB. A "
-        "drive that dies fails every transfer from then on. What a killed way leaves is what is "
+        "counters say. Slow drives: half as fast as a step of plain PyTorch needs to move all that "
+        "it saves within half its time; the others are three times as fast as that. With its "
+        "files' page cache: what the kernel charged the process with at most. No room: 4 "
+        "MiB of the file system are free; a store has four drives of 16 MiB. A drive that dies fails every transfer from then on. What a killed way leaves is what is "
         "there after its next run, too.", *notes]}
 
 

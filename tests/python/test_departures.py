@@ -65,7 +65,7 @@ def begun(departures):
 def test_room_is_free_beside_a_copy_that_has_not_ended(table, departures):
     value = begun(departures)
     table.end()
-    departures.forth(value, torch.empty(10, dtype=torch.uint8))
+    departures.copy_back(value, torch.empty(10, dtype=torch.uint8))
     back = table.copies[-1]
     others = [begun(departures), begun(departures)]
     assert departures.lacks(10) and not back.has_ended
@@ -82,7 +82,7 @@ def test_a_copy_to_the_device_holds_room_until_it_ends(table, departures, way):
     table.end()
     for value in values:
         if way == "forth":
-            departures.forth(value, torch.empty(10, dtype=torch.uint8))
+            departures.copy_back(value, torch.empty(10, dtype=torch.uint8))
         else:
             departures.back(value, torch.device("cpu"))
     del value

@@ -37,8 +37,8 @@ def ways_of(**changed):
     """Plain, spillway, one with another loss and one that cannot go."""
     def way(name, runs, **more):
         return {"title": ROWS[name].title, "moves": ROWS[name].moves, "how": ROWS[name].how,
-                "why_not": None, "runs": runs, "unequal": [], "slow": [], "troubles": {}, "same": True,
-                "like": "plain PyTorch", **more}
+                "why_not": None, "runs": runs, "unequal": [], "slow": [], "troubles": {},
+                "same": True, "like": "plain PyTorch", **more}
 
     good = {"words": "trains on", "grade": "good", "said": "the same losses"}
     return {
@@ -92,7 +92,8 @@ def test_the_picture(dark):
     text = peers_page.draw(ways_of(), results.machine(), dark)
     root = xml.etree.ElementTree.fromstring(text)
     words = {node.text for node in root.iter("{http://www.w3.org/2000/svg}text")}
-    assert {"spillway", "plain PyTorch", "needs an accelerator", "hangs", "400", "42", "90, 1.30"} <= words
+    assert {"spillway", "plain PyTorch", "needs an accelerator", "hangs", "400", "42",
+            "90, 1.30"} <= words
     assert (peers_page.DARK if dark else peers_page.LIGHT)["paper"] in text
 
 

@@ -293,7 +293,10 @@ CASE(test_signatures_that_never_come_again)
 	}
 }
 
-/* Steps of several signatures in turn: each has its plan, and soon it is known which one comes next. */
+/*
+ * Steps of several signatures in turn: each has its plan, and soon it is known which one comes
+ * next.
+ */
 CASE(test_signatures_alternate)
 {
 	struct sim_model shorter = gpt, longer = gpt, wider = gpt;

@@ -195,7 +195,7 @@ static void print_planned(const struct plan_explain *explain, FILE *out)
 	if (!planned->feasible)
 		(void)fprintf(out, "  The budget cannot be met: this is the lowest peak found.\n");
 	if (planned->limited)
-		(void)fprintf(out, "  What may be written a day has ruled out better plans.\n");
+		(void)fprintf(out, "  The limit on bytes written a day rules out better plans.\n");
 	(void)fputc('\n', out);
 }
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/plan/model_report.h - the figures in the report of spillway plan, printed as text and JSON */
+/*
+ * tools/plan/model_report.h - the figures in the report of spillway plan, printed as text and JSON
+ */
 #ifndef SPW_TOOLS_PLAN_MODEL_REPORT_H
 #define SPW_TOOLS_PLAN_MODEL_REPORT_H
 

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/plan/recorded_bandwidths.c - plan a recorded step for several bandwidths, print a table or JSON */
+/*
+ * tools/plan/recorded_bandwidths.c - plan a recorded step for several bandwidths, print a table or
+ * JSON
+ */
 #include "tools/plan/recorded_bandwidths.h"
 
 #include <errno.h>

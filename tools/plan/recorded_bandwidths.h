@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tools/plan/recorded_bandwidths.h - spillway plan --trace: what spilling a recorded step would cost and save,
- * for each bandwidth of drives
+ * tools/plan/recorded_bandwidths.h - spillway plan --trace: what spilling a recorded step would
+ * cost and save, for each bandwidth of drives
  *
  * Keep, recompute and offload of one step:
  *   keep       Everything stays in memory.

@@ -91,16 +91,16 @@ def are_mutations_allowed() -> bool:
 
 
 def register_forward_pre_hook(module: nn.Module, hook: Callable[..., None]) -> Any:
-    """hook(module, args, kwargs) before forward. Before PyTorch 2.0 hooks do not see keyword
-    arguments: kwargs is then not given."""
+    """Call hook(module, args, kwargs) before forward; before PyTorch 2.0, whose hooks do not see
+    keyword arguments, hook(module, args)."""
     if _HAS_UNTYPED:
         return module.register_forward_pre_hook(hook, with_kwargs=True)  # type: ignore[call-arg]
     return module.register_forward_pre_hook(hook)
 
 
 def register_forward_hook_always(module: nn.Module, hook: Callable[..., None]) -> Any:
-    """hook(module, args, result) right after forward, before the hooks of others; also if forward
-    raises: with None. From PyTorch 2.0 on."""
+    """Call hook(module, args, result) right after forward, before the hooks of others; with None
+    for the result if forward raises. From PyTorch 2.0 on."""
     return module.register_forward_hook(  # type: ignore[call-arg]
         hook, prepend=True, always_call=True)
 

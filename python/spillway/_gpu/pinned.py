@@ -17,10 +17,11 @@ _lock = threading.Lock()
 
 
 def pin(table: Any, device: torch.device, store: Store) -> Tuple[int, int]:
-    """
+    """Pin the store's arena for a device: once for each call of unpin().
+
     :param table: as accelerator.Table
     :return: address and length of the arena
-    :raises RuntimeError: the system pins no more memory
+    :raises RuntimeError: the system refuses to pin more memory
     """
     address, length = c_void_p(), c_size_t()
     check(fast.spw_store_arena(store.handle, byref(address), byref(length)))

@@ -51,8 +51,9 @@ class Departed(InMemory):
         super().__init__(params)
         self.departures = departures
         self._values = values
-        self._left: Dict[int, Tuple[Departure, Freed]] = {}  # by number of the parameter
-        self._came: Dict[int, Tuple[Departure, int]] = {}  # values, of this version
+        # By the number of the parameter; values of parameters with the version that was copied.
+        self._gradients_in_host: Dict[int, Tuple[Departure, Freed]] = {}
+        self._values_in_host: Dict[int, Tuple[Departure, int]] = {}
 
     def send(self, number: int) -> None:
         """A gradient that is complete leaves its device, if it is on one; no one waits."""
@@ -61,7 +62,7 @@ class Departed(InMemory):
             departure = self.departures.begin(param.grad)
             if departure is not None:
                 left = departure, Freed(param)
-                self._left[number] = left
+                self._gradients_in_host[number] = left
                 param.grad = left[1]
                 self._send_value(number, param)
 
@@ -80,29 +81,29 @@ class Departed(InMemory):
             return
         value = self.departures.begin(param.detach(), is_kept=True)
         if value is not None:
-            self._came[number] = value, param._version
+            self._values_in_host[number] = value, param._version
 
     def use_values(self, numbers: Iterable[int]) -> None:
         """A tile is stepped with the values that have come, unless they were changed since."""
         for number in numbers:
-            value, version = self._came.get(number, (None, 0))
+            value, version = self._values_in_host.get(number, (None, 0))
             if value is not None and self._params[number]._version == version:
-                self._values.instead[number] = value.land()
+                self._values.host_values[number] = value.land()
 
     def return_values(self, numbers: Iterable[int]) -> None:
         """They are what the tile was stepped to: the device gets them."""
         for number in numbers:
-            if number in self._values.instead:
-                value, param = self._came[number][0], self._params[number]
-                self.departures.forth(value, param.detach())
-                self._came[number] = value, param._version
+            if number in self._values.host_values:
+                value, param = self._values_in_host[number][0], self._params[number]
+                self.departures.copy_back(value, param.detach())
+                self._values_in_host[number] = value, param._version
 
     def end_use(self) -> None:
-        self._values.instead.clear()
+        self._values.host_values.clear()
 
     def of(self, number: int) -> Optional[Departure]:
         """The gradient of a parameter that has left its device."""
-        departure, mark = self._left.get(number, (None, None))
+        departure, mark = self._gradients_in_host.get(number, (None, None))
         return departure if mark is not None and self._params[number].grad is mark else None
 
     def has(self, number: int) -> bool:
@@ -111,7 +112,7 @@ class Departed(InMemory):
         return grad is not None and (not isinstance(grad, Freed) or self.of(number) is not None)
 
     def has_landed(self, number: int) -> bool:
-        departure, value = self.of(number), self._came.get(number)
+        departure, value = self.of(number), self._values_in_host.get(number)
         return ((departure is None or departure.has_landed())
                 and (value is None or value[0].has_landed()))
 
@@ -120,12 +121,12 @@ class Departed(InMemory):
         return any(self.of(piece.parameter) is not None for piece in tile.pieces)
 
     def drop(self, number: int) -> None:
-        self._left.pop(number, None)
-        self._came.pop(number, None)
+        self._gradients_in_host.pop(number, None)
+        self._values_in_host.pop(number, None)
 
     def end_step(self) -> None:
-        self._left.clear()
-        self._came.clear()
+        self._gradients_in_host.clear()
+        self._values_in_host.clear()
         self.departures.reap()
 
     def _piece(self, piece: Piece) -> Tensor:

@@ -241,7 +241,7 @@ class Departures:
             raise
         return value
 
-    def forth(self, departure: Departure, into: Tensor) -> None:
+    def copy_back(self, departure: Departure, into: Tensor) -> None:
         """What its memory has by now goes to the device, on the stream that it came from, which
         the caller of the backward pass gets to wait for; no one waits. The thread of another
         device has another one as the current stream."""

@@ -76,7 +76,7 @@ class Gradients:
         self._order: List[Tile] = list(layout.gradients[::-1])  # in the order of their writes
         self._written: Dict[str, Tile] = {}  # tiles written in this pass
         self._filled: Set[str] = set()  # tiles whose records were written since they were cleared
-        self._unmarked: Dict[int, StoredGradient] = {}  # to be set at the end of the pass
+        self._grads_to_set: Dict[int, StoredGradient] = {}  # to be set at the end of the pass
         self._postponed = False  # a drive failed: the other gradients stay in memory
         self._asked: Set[Question] = set()  # questions between the last two steps
         self._asked_now: Set[Question] = set()
@@ -120,11 +120,11 @@ class Gradients:
         """A backward pass is about to change a gradient: notice whether a new pass has begun."""
         self._whole()
         if self._pass is None or number in self._pass:
-            self._begin_pass()
+            self._begin_backward()
 
-    def _begin_pass(self) -> None:
+    def _begin_backward(self) -> None:
         self._pass, self._postponed, self._reading = set(), False, False
-        self._unmarked.clear()
+        self._grads_to_set.clear()
         if self._written:
             self._order = [*self._written.values(),
                            *(tile for tile in self._order if tile.name not in self._written)]
@@ -196,18 +196,18 @@ class Gradients:
         if to_mark:
             _set(param, stored)
         else:
-            self._unmarked[number] = stored
+            self._grads_to_set[number] = stored
         return gradient
 
     def _mark(self) -> None:
         """The pass has ended: set the placeholders. Copy gradients that still lie in the
         reducer's buffers, which the next pass overwrites."""
         with self._lock, torch.no_grad():
-            for number, stored in self._unmarked.items():
+            for number, stored in self._grads_to_set.items():
                 if stored.gradient.held is not None:
                     stored.gradient.hold(stored.gradient.held.clone())
                 self._params[number].grad = stored
-            self._unmarked.clear()
+            self._grads_to_set.clear()
 
     def _is_complete(self, tile: Tile) -> bool:
         assert self._pass is not None

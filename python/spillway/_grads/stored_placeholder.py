@@ -46,10 +46,10 @@ class Gradient:
     """The gradient of a parameter, or of this rank's part of one.
 
     ``held``: the whole gradient in memory, until it is written into the records of ``left``. If
-    ``adds``, the tensor to be added to these records instead. ``departure``: it is in host memory,
-    or on its way there; then only memory() may read it.
+    ``adds``, the tensor to be added to these records instead. ``departure``: the copy of ``held``
+    in host memory, which may still be in flight; then only memory() may read it.
     ``later``: elementwise functions that were called since the last addition; not applied yet.
-    ``answers``: to questions, as long as no element changes.
+    ``answers``: results of queries such as isfinite(), dropped when an element changes.
     """
 
     __slots__ = ("number", "owner", "held", "departure", "device", "adds", "left", "later",

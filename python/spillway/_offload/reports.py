@@ -97,8 +97,8 @@ class Reports:
 
     @property
     def activation_peak_bytes(self) -> int:
-        """The most bytes in memory at once that held activations: saved tensors, staging and
-        prefetched memory; of a device, what was in its own memory."""
+        """The most bytes of memory that held activations at once: saved tensors, staging and
+        prefetched memory. On a GPU only its own memory counts."""
         return self.stats().activation_bytes_max
 
     def report(self, file: Optional[TextIO] = None, *, html: Optional[Path] = None,

@@ -203,9 +203,9 @@ def lay_out(groups: Sequence[Sequence[Laid]], fields_of: FieldsOf, master: str, 
 
 def _copies(number: int, run: Sequence[Laid], committed: Mapping[str, int],
             longest: int) -> List[Tile]:
-    """Records of the parameters of a run that are in memory.
+    """Tiles for copies of those parameters of a run that stay in memory.
 
-    :param longest: bytes of the longest one, if the commit has none
+    :param longest: most bytes of a record, where the commit has no such records yet
     """
     run = [laid for laid in run if not laid.on_drives]
     if not run:

@@ -191,15 +191,15 @@ def _check_new(all_have: Sequence[Has], made_by: int) -> None:
 
 def newest_of_all(process_group: Group = "all") -> Callable[[Sequence[Path], int], Optional[int]]:
     """For ``Store(commit=...)``: the newest commit that all processes of a group have. All of them
-    have to open their stores then; no commit is discarded before they agree. It may be of more
-    processes, or of fewer, of which the one of rank r had partition r, if that of rank 0 is 0.
+    have to open their stores then; no commit is discarded before they agree. It may have been made
+    by more processes than there are now, or by fewer, if each had the partition of its rank.
 
     >>> store = spillway.Store(drives, partition=rank, commit=st.newest_of_all())
 
     :param process_group: as of Optimizer
-    :return: a function, by which opening the store raises SpillwayError on all: what a rank has
-        cannot be read (which, and why); ENODATA, ranks have commits, but none in common; or EEXIST,
-        a rank that was not there before has a commit of another training
+    :return: a function; opening the store by it raises SpillwayError on all ranks: if the commits
+        of one cannot be read (it says which, and why); with ENODATA if they have none in common;
+        with EEXIST if a rank that is new has a commit of another training
     """
     def choose(paths: Sequence[Path], partition: int) -> Optional[int]:
         ranks = ranks_of(process_group)

@@ -567,14 +567,14 @@ class Values(Sequence[Any]):
 
     def __init__(self, params: Sequence[Any]) -> None:
         self._params = params
-        self.instead: Dict[int, Tensor] = {}
+        self.host_values: Dict[int, Tensor] = {}
 
     def __len__(self) -> int:
         return len(self._params)
 
     def __getitem__(self, index: Any) -> Any:
-        if index in self.instead:
-            return self.instead[index]
+        if index in self.host_values:
+            return self.host_values[index]
         param = self._params[index]
         place = getattr(param, "_spillway_place", None)
         return place.owner.lend(place) if isinstance(place, DevicePlace) else param

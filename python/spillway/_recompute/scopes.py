@@ -225,7 +225,8 @@ class Frame(hooks.Frame):  # type: ignore[misc]
     def compute(self) -> None:
         """Recompute the discarded tensors; called when the first of them is used.
 
-        :raises SpillwayError: ESTALE the bytes differ; or a drive failed
+        :raises SpillwayError: with ESTALE if the recomputed bytes differ; with another number if a
+            drive failed
         """
         with self.recomputer.computing:
             if self.begin():
