@@ -109,7 +109,7 @@ int spw_drives__manifest_read(const struct spw_assembly *assembly, uint32_t part
 					 &why);
 	if (rc == 0)
 		return 0;
-	/* Intact, but some of it lies on a drive that was added, which those at hand do not know? */
+	/* Intact, but some of it lies on an added drive, which those at hand do not know? */
 	place.drive_count = SPW_LAYOUT_DRIVES_MAX;
 	if (spw_layout__manifest_decode(*bytes, commit->manifest_bytes, &place, commit, manifest,
 					&unused) == 0)

@@ -141,8 +141,9 @@ def table_of(ways):
         "counters say. Slow drives: half as fast as a step of plain PyTorch needs to move all that "
         "it saves within half its time; the others are three times as fast as that. With its "
         "files' page cache: what the kernel charged the process with at most. No room: 4 "
-        "MiB of the file system are free; a store has four drives of 16 MiB. A drive that dies fails every transfer from then on. What a killed way leaves is what is "
-        "there after its next run, too.", *notes]}
+        "MiB of the file system are free; a store has four drives of 16 MiB. A drive that dies "
+        "fails every transfer from then on. What a killed way leaves is what is there after its "
+        "next run, too.", *notes]}
 
 
 # ---- The picture ---------------------------------------------------------------------------------

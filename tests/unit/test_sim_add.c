@@ -573,7 +573,7 @@ CASE_WITH(test_alone_with_a_later_commit, NULL, tear_down)
 
 /*
  * No matter which drives were told, and which went on without the others: an added drive is never
- * taken for one that was replaced, and nobody goes back to a commit before without a word.
+ * taken for one that was replaced, and no one goes back to a commit before without a word.
  */
 static void verify_whoever_is_named(unsigned used)
 {
