@@ -173,12 +173,13 @@ int spw_state_masters_unpack(uint32_t *masters, const uint16_t *weights, size_t 
 {
 	size_t head = before_byte(first, count);
 	size_t blocks = (count - head) / BLOCK, tail = head + blocks * BLOCK;
+	bool same = spw_checksum(weights, count * sizeof(*weights)) == sum;
 
-	if (spw_checksum(weights, count * sizeof(*weights)) != sum) {
-		for (size_t i = 0; i < count; i++)
+	if (!same)
+		for (size_t i = 0; masters && i < count; i++)
 			masters[i] = (uint32_t)weights[i] << 16;
-		return 0;
-	}
+	if (!same || !masters)
+		return same;
 	unpack_few(masters, weights, head, low, carry, first);
 	if (HAS_WIDE())
 		unpack_wide(masters + head, weights + head, blocks, low + head,

@@ -398,7 +398,8 @@ SPW_EXPORT uint64_t spw_state_masters_pack(const uint32_t *masters, const uint16
 
 /**
  * spw_state_masters_unpack - the masters again, bit for bit
- * @masters:  set
+ * @masters:  set; NULL: only tell whether the weights are the same, for which neither @low nor
+ *            @carry is needed
  * @weights:  as they are now
  * @count:    of the same call of spw_state_masters_pack()
  * @low:      which has set it

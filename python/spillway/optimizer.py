@@ -32,7 +32,7 @@ from torch import Tensor
 
 from ._core import library
 from ._core.library import SpillwayError
-from ._core.tensors import normal_mode
+from ._core.tensors import normal_mode, pairs_in_same_memory
 from ._export.all_ranks import AllRanks, check_same, shapes_of
 from ._grads.backward import SCALED, Departed, DuringBackward
 from ._grads.ddp_buckets import Reducing, check_reduced, reduced_of
@@ -234,6 +234,7 @@ class Optimizer(torch.optim.Optimizer):
         self._run: Optional[str] = None  # of its commits
         self._own: Optional[Checkpoint] = None  # what the store has, and is to be resumed
         self._others: Optional[AllRanks] = None  # the same of all ranks that made it
+        self._shared: List[Tuple[int, int]] = []  # parameters that have elements in common
         self._objects: Dict[int, str] = {}  # parameters on drives, and the names of their records
         self._described: Dict[int, bytes] = {}  # and what a commit says of them
         given = [group for group in groups if isinstance(group, dict)
@@ -411,8 +412,12 @@ class Optimizer(torch.optim.Optimizer):
             raise ValueError("interleave has a device step parameters in its memory, and these are "
                              "on drives (offload(parameters=True)): leave it out, the host steps "
                              "all tiles")
+        shared = list(pairs_in_same_memory([
+            None if item.on_drives else local_of(param)
+            for item, param in zip(itertools.chain.from_iterable(laid), params)]))
+        self._check_apart(shared, params)
         self._close()
-        self._opened, self._opened_as = params, _kinds_of(params)
+        self._opened, self._opened_as, self._shared = params, _kinds_of(params), shared
         self._values = Values(params)
         self._unchanged = Unchanged()
         classes = list(self._classes)
@@ -456,6 +461,17 @@ class Optimizer(torch.optim.Optimizer):
             owner.copies = self._copies
             named[item.number] = f"parameter/group{group}/{item.name}"
         return named
+
+    def _check_apart(self, shared: Sequence[Tuple[int, int]], params: Sequence[Tensor]) -> None:
+        """:raises ValueError: two have the same memory, and both are to be stepped"""
+        for one, other in shared:
+            if params[one].requires_grad and params[other].requires_grad:
+                names = list(itertools.chain.from_iterable(self._names))
+                raise ValueError(
+                    f"{names[one]} and {names[other]} have the same memory: PyTorch steps one "
+                    "after the other, and what the second begins from depends on where tiles are "
+                    "cut. Make them one parameter (module.weight = other.weight, without .data), "
+                    "or freeze one (requires_grad=False)")
 
     def _place(self, number: int) -> Place:
         """Of a parameter that is on drives."""
@@ -506,6 +522,7 @@ class Optimizer(torch.optim.Optimizer):
                                "it after offload(parameters=True)")
         if to_check:
             self._check_parameters()
+        self._check_apart(self._shared, self._opened)  # one may not be frozen any more
         assert self._tiled is not None
         self._tiled.check_whole(to_finish)
         if not to_finish and self._during is not None and self._during.under_way:
@@ -727,8 +744,14 @@ class Optimizer(torch.optim.Optimizer):
                                      self._group_options(), tiled.entries, random_state(), extra,
                                      self._names, self._rows(), self._run))
         with normal_mode():
-            tiled.save_parameters()
+            changed = tiled.save_parameters()
             self._settle(tiled)
+        if changed:
+            _log.warning("commit %d: %s%s changed after the last step, and the commit has the "
+                         "parameters as they are now, without the masters that they had. If "
+                         "averaged weights are swapped in, swap them out and commit again",
+                         number, changed[0], f" and {len(changed) - 1} more parts were"
+                         if len(changed) > 1 else " was")
         state = tiled.records.state
         if (self._ranks is not None and number > FIRST and not self._committed
                 and state.attached is None):  # R2

@@ -414,6 +414,55 @@ def test_parameters_are_changed_between_a_step_and_its_commit(caplog):
     assert "group0.param4[0:" in caplog.text
 
 
+def test_a_commit_while_averaged_weights_are_swapped_in(caplog):
+    """It has these, as its message says; never their upper halves with the lower ones of others.
+    Once the trained ones are back, so are their masters."""
+    store = FakeStore()
+    one, other = made(((500,), (90, 4)), torch.bfloat16)
+    ours = over(one, store=store, tile=128, masters="compact")
+    plain = over(other, tile=128, masters=True)
+    average = torch.optim.swa_utils.AveragedModel(nn.ParameterList(one))
+    stepped((one, ours), (other, plain), 3)
+    ours.commit(1)
+    assert "changed after" not in caplog.text
+    trained = [param.detach().clone() for param in one]
+    averaged = [param.detach().clone() for param in average.parameters()]
+
+    def swap(values):
+        for param, value in zip(one, values):
+            param.data.copy_(value)
+
+    swap(averaged)
+    ours.commit(2)
+    said, = (line for line in caplog.messages if "changed after the last step" in line)
+    assert said.startswith("commit 2: group0.param0[0:128] and 7 more parts were changed")
+    swap(trained)
+    caplog.clear()
+    ours.commit(3)
+    assert "changed after" not in caplog.text
+    assert_same(of(ours), of(plain))
+    stepped((one, ours), (other, plain), 2)
+    # A crash would go back to the averaged ones: all of their bits, and none of the others'.
+    swap(averaged)
+    ours.commit(4)
+    ours.close()
+    again = over([nn.Parameter(torch.zeros_like(param)) for param in one], store=store,
+                 masters="compact")
+    again.resume()
+    for entry, value in zip(of(again)["state"].values(), averaged):
+        assert_same(entry["master"], value.float())
+
+
+def test_one_part_is_changed_before_a_commit(caplog):
+    params, _ = made(((500,), (90, 4)), torch.bfloat16)
+    ours = over(params, tile=128, masters="compact")
+    give_grads(params)
+    ours.step()
+    params[0].data[499] += 1
+    ours.commit()
+    assert "commit 1: group0.param0[384:500] was changed after the last step" in caplog.text
+
+
 def test_parameters_of_another_checkpoint_after_resuming(caplog):
     store = FakeStore()
     ours, _ = made(((300,),), torch.bfloat16)

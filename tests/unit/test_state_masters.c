@@ -91,7 +91,9 @@ CASE(test_what_is_lost_is_counted)
 			 1);
 	assert_int_equal(again[3], 0x7fc00000);
 	assert_int_equal(again[COUNT - 1], 0xffff0000);
+	assert_int_equal(spw_state_masters_unpack(NULL, weights, COUNT, NULL, NULL, 0, sum), 1);
 	weights[5] ^= 1;
+	assert_int_equal(spw_state_masters_unpack(NULL, weights, COUNT, NULL, NULL, 0, sum), 0);
 	assert_int_equal(spw_state_masters_unpack(again, weights, COUNT, low[0], carry[0], 0, sum),
 			 0);
 	for (size_t i = 0; i < COUNT; i++)

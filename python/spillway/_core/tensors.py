@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-from typing import Any, Iterator, Optional
+from typing import Any, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -125,3 +125,50 @@ def buffer_of(tensor: Tensor) -> memoryview:
     """The bytes of a contiguous tensor in host memory, which it must outlive."""
     len_bytes = tensor.numel() * tensor.element_size()
     return memoryview((ctypes.c_ubyte * len_bytes).from_address(tensor.data_ptr()))
+
+
+# ---- Memory in common ----------------------------------------------------------------------------
+
+
+def _bounds(tensor: Tensor) -> Tuple[int, int]:
+    """The addresses of its first byte, and of the byte after its last."""
+    begin = tensor.data_ptr()
+    last = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride()))
+    return begin, begin + (last + 1) * tensor.element_size()
+
+
+def _have_common(one: Tensor, other: Tensor) -> bool:
+    """Of two whose bounds overlap: interleaved columns of a matrix have none."""
+    if one.is_contiguous() and other.is_contiguous():
+        return True
+    (begin, end), (first, last) = _bounds(one), _bounds(other)
+    begin, end = min(begin, first), max(end, last)
+    marks = torch.zeros(end - begin, dtype=torch.bool, device="cpu")
+
+    def bytes_of(tensor: Tensor) -> Tensor:
+        size = tensor.element_size()
+        return marks.as_strided((*tensor.shape, size),
+                                (*(stride * size for stride in tensor.stride()), 1),
+                                tensor.data_ptr() - begin)
+
+    bytes_of(one).fill_(True)
+    return bool(bytes_of(other).any())
+
+
+def pairs_in_same_memory(tensors: Sequence[Optional[Tensor]]) -> Iterator[Tuple[int, int]]:
+    """The numbers of any two that have bytes in common, the smaller first; a tensor that is there
+    twice has. None is left out."""
+    found: List[Tuple[str, int, int, int]] = []
+    for number, tensor in enumerate(tensors):
+        if tensor is not None and tensor.numel():
+            found.append((str(tensor.device), *_bounds(tensor), number))
+    found.sort()
+    before: List[Tuple[str, int, int, int]] = []
+    for device, begin, end, number in found:
+        before = [item for item in before if item[0] == device and item[2] > begin]
+        for *_, other in before:
+            one, two = tensors[min(other, number)], tensors[max(other, number)]
+            assert one is not None and two is not None
+            if _have_common(one.detach(), two.detach()):
+                yield min(other, number), max(other, number)
+        before.append((device, begin, end, number))

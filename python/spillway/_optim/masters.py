@@ -16,7 +16,7 @@ import ctypes
 import functools
 import json
 import logging
-from typing import Dict, Optional, Sequence, Set, Tuple
+from typing import AbstractSet, Dict, List, Optional, Sequence, Set, Tuple
 
 import torch
 from torch import Tensor
@@ -53,6 +53,12 @@ def unpack(masters: Tensor, weights: Tensor, low: int, carry: int, first: int, t
         total & (1 << 64) - 1))
 
 
+def are_same(weights: Tensor, total: int) -> bool:
+    """Whether weights have this checksum."""
+    return bool(blocking.spw_state_masters_unpack(
+        None, weights.data_ptr(), len(weights), None, None, 0, total & (1 << 64) - 1))
+
+
 class _Halves:
     """A field of compact masters in a record.
 
@@ -65,10 +71,14 @@ class _Halves:
         self._carry = self._low + places.carry
         self._sums = view[places.sums:places.len_bytes].view(torch.int64)
 
+    def sum_of(self, number: int) -> int:
+        """The checksum of the weights of a piece."""
+        return int(self._sums[number])
+
     def unpack(self, number: int, piece: Piece, weights: Tensor, masters: Tensor) -> bool:
         """:return: whether the weights are those of pack(); else they are the masters"""
         return unpack(masters, weights, self._low + 2 * piece.offset, self._carry, piece.offset,
-                      int(self._sums[number]))
+                      self.sum_of(number))
 
     def pack(self, number: int, piece: Piece, weights: Tensor, masters: Tensor) -> Tuple[int, int]:
         """:return: how many are lost, and of how many NaN some bits are"""
@@ -89,12 +99,25 @@ class Masters:
     def __init__(self, params: Sequence[Tensor]) -> None:
         self._params = params
         self._there: Set[Tuple[str, int]] = set()  # M1: tile and offset of the piece
+        # The checksums of the weights that compact ones belong to, as far as they were seen.
+        self._sums: Dict[Tuple[str, int], int] = {}
         self._scratch = Scratch()
         self._said_changed = self._said_nan = False
 
     def forget(self) -> None:
         """All come from the parameters again."""
         self._there.clear()
+        self._sums.clear()
+
+    def changed(self, tiles: Sequence[Tile], but: AbstractSet[int]) -> List[str]:
+        """The pieces that something else has changed since their masters were used last.
+
+        :param but: the numbers of parameters that are left out
+        """
+        return [_name(tile, number) for tile in tiles if master_is_compact(tile)
+                for number, piece in enumerate(tile.pieces)
+                if piece.parameter not in but and (tile.name, number) in self._sums
+                and not are_same(self._weights(piece), self._sums[tile.name, number])]
 
     def missing(self, tile: Tile) -> bool:
         """Whether some are not in their record."""
@@ -122,7 +145,9 @@ class Masters:
                 read_piece(self._params[piece.parameter], piece, into)
                 taken.changed = True
             elif halves is not None and piece.start < piece.stop:
-                if not halves.unpack(number, piece, self._weights(piece), into):
+                if halves.unpack(number, piece, self._weights(piece), into):
+                    self._sums[tile.name, number] = halves.sum_of(number)
+                else:
                     self._say_changed(tile, number)
         return {**taken.views, MASTER: masters}
 
@@ -151,6 +176,7 @@ class Masters:
     def _pack(self, tile: Tile, halves: _Halves, number: int, piece: Piece,
               masters: Tensor) -> None:
         lost, nans = halves.pack(number, piece, self._weights(piece), masters)
+        self._sums[tile.name, number] = halves.sum_of(number)
         if lost:
             raise RuntimeError(
                 f"{_name(tile, number)} has {lost} elements that are not their masters rounded to "

@@ -354,8 +354,12 @@ class Tiled:
         if finer:
             self.visit(finer, fill, "load_parameters()")
 
-    def save_parameters(self) -> None:
-        """Before a commit: what of parameters is in memory alone goes to records."""
+    def save_parameters(self) -> List[str]:
+        """Before a commit: what of parameters is in memory alone goes to records.
+
+        :return: what was changed after the last step, so that its compact masters belong to other
+            values than the commit has of it; but of parameters on drives
+        """
         def save(tile: Tile, taken: Taken) -> None:
             for piece in tile.pieces:
                 into = taken.views["parameter"][piece.offset:piece.end]
@@ -371,6 +375,7 @@ class Tiled:
             self.visit(new, save_masters)
         if layout.copies:
             self.visit(layout.copies, save)
+        return self._masters.changed(layout.tiles, self._on_drives)
 
     def restore(self, entries: Sequence[Entry]) -> None:
         """After resuming: parameters are those of the records, but for those on drives."""
