@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_scopes.py - scopes that are recomputed: the same bits, or an error that says why
+import collections
 import contextlib
 import copy
+import dataclasses
 import errno
 import gc
 import logging
@@ -10,6 +12,7 @@ import sys
 import threading
 import time
 import types
+import typing
 import weakref
 
 import pytest
@@ -112,6 +115,27 @@ def test_same_with_dropout():
     assert all(why == "there are scopes inside of it" for why in reasons(off).values())
 
 
+class Pair(typing.NamedTuple):
+    out: torch.Tensor
+    what: str = "an output"
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    out: torch.Tensor
+    others: typing.Any = None
+
+
+@dataclasses.dataclass
+class Result(collections.OrderedDict):
+    """As transformers' models return."""
+
+    out: typing.Any
+
+    def __post_init__(self):
+        self["out"] = self.out
+
+
 class Adapted(Half):
     """What it computes depends on things that a program may change before the backward pass."""
 
@@ -121,8 +145,11 @@ class Adapted(Half):
         self.active, self.scales, self.tables = "a", [0.5], {"shift": 0.25}
         self.register_buffer("mask", torch.ones(WIDTH))
         self.register_parameter("extra", None)
+        self.tensors = [torch.full((1 << 15,), value) for value in (1.0, 2.0)]
+        self.large = Output(self.tensors[0], (Pair(self.tensors[0]),))
 
     def forward(self, x, scale=None):
+        x = x * self.large.out[0] * self.large.others[0].out[1]
         x = x * self.scales[0] * self.mask + self.tables["shift"] * vars(self).get("gain", 1.0)
         x = x if self.extra is None else x * self.extra
         return super().forward(x, scale) + self.adapters[self.active](x).tanh()
@@ -146,6 +173,10 @@ def list_in_place(part):
 
 def dict_in_place(part):
     part.tables["shift"] = -1.0
+
+
+def another_dataclass(part):
+    part.large = Output(part.tensors[1], (Pair(part.tensors[1]),))
 
 
 def attribute_added(part):
@@ -178,8 +209,8 @@ def frozen(part):
 
 
 @pytest.mark.parametrize("change", [
-    switched, other_rate, list_in_place, dict_in_place, attribute_added, attribute_gone,
-    other_buffer, other_parameter, parameter_added, other_part, frozen],
+    switched, other_rate, list_in_place, dict_in_place, another_dataclass, attribute_added,
+    attribute_gone, other_buffer, other_parameter, parameter_added, other_part, frozen],
     ids=lambda change: change.__name__)
 def test_same_when_the_module_is_changed_before_the_backward_pass(change):
     """It is recomputed as it was, and is then as it was changed."""
@@ -200,12 +231,14 @@ def test_same_when_the_module_is_changed_before_the_backward_pass(change):
                                    for parameter in parameters])
             states.append([(part.active if "active" in vars(part) else None, part.scales,
                             part.tables, vars(part).get("gain"), part.dropout.p,
+                            part.large.out[0].item(),
                             [parameter.requires_grad for parameter in part.parameters()],
                             list(part.state_dict()), part.mask.sum().item(),
                             part.up.weight.detach().sum().item())
                            for part in parts_of(model)])
             for part in parts_of(model):
                 part.active, part.scales, part.tables = "a", [0.5], {"shift": 0.25}
+                part.large = Output(part.tensors[0], (Pair(part.tensors[0]),))
                 vars(part).pop("gain", None)
                 part.extra = None
                 part.requires_grad_(True)
@@ -239,9 +272,21 @@ class Showing(Model):
         return self.leave(x)
 
 
+def inside(thing):
+    """The tensors."""
+    if isinstance(thing, torch.Tensor):
+        return [thing]
+    things = (list(thing.values()) if isinstance(thing, dict) else thing
+              if isinstance(thing, (list, tuple)) else list(getattr(thing, "__dict__", {}).values()))
+    return [tensor for each in things for tensor in inside(each)]
+
+
 @pytest.mark.parametrize("show", [
-    lambda y: y, lambda y: [y], lambda y: (y, y), lambda y: {"out": y},
-    lambda y: torch.cat([y.detach()] * 64)], ids=["tensor", "list", "tuple", "dict", "large"])
+    lambda y: y, lambda y: [y], lambda y: (y, y), lambda y: {"out": y}, Pair, Output,
+    lambda y: Output(None, [Pair(y)]), lambda y: {"a": [y, {"b": (y,)}]}, Result,
+    lambda y: torch.cat([y.detach()] * 64)],
+    ids=["tensor", "list", "tuple", "dict", "named tuple", "dataclass", "inside of a dataclass",
+         "nested", "dict dataclass", "large"])
 def test_what_a_layer_is_given_is_not_held(show):
     """Each would hold that of the step before, and large ones take memory beside the others."""
     model = Showing(show)
@@ -258,11 +303,7 @@ def test_what_a_layer_is_given_is_not_held(show):
             model(torch.randn(16, WIDTH)).square().mean().backward()
         parts = [part for part in model.modules() if isinstance(part, Half)]
         for part in parts:
-            here = vars(part).get("shown")
-            here = here["out"] if isinstance(here, dict) else here
-            if here is not None:
-                shown.append(weakref.ref(here if isinstance(here, torch.Tensor) else here[0]))
-        here = None
+            shown.extend(map(weakref.ref, inside(vars(part).get("shown"))))
         model.zero_grad()
     assert off.stats().scopes_again > 0, reasons(off)
     assert alive == [0] * 5

@@ -9,9 +9,10 @@ Attributes that are results of operations, or large tensors, are held weakly: a 
 output of a layer on it, whose graph holds what belongs to the step before, and so on."""
 from __future__ import annotations
 
+import dataclasses
 import functools
 import weakref
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from torch import Tensor, nn
 
@@ -19,7 +20,8 @@ from torch import Tensor, nn
 _TABLES = "_parameters", "_buffers", "_modules"
 # Those of PyTorch itself, hooks for instance, which foreign_hooks.py is about.
 _INTERNAL = set(vars(nn.Module())) - {"training"}
-_CONTAINERS = list, dict, set, tuple
+_PLAIN = type(None), bool, int, float, str
+_DEPTH = 4  # of containers in which tensors are held weakly
 _LARGE_BYTES = 64 << 10
 
 State = Tuple[nn.Module, Dict[str, Any], Dict[str, Dict[str, Any]]]
@@ -31,45 +33,114 @@ class _Weak(weakref.ref):  # type: ignore[type-arg]
     __slots__ = ()
 
 
-def _held(value: Any) -> Any:
-    if not isinstance(value, Tensor) or isinstance(value, nn.Parameter):
-        return value
-    is_large = value.numel() * value.element_size() > _LARGE_BYTES
-    return _Weak(value) if is_large or value.grad_fn is not None else value
+class _Copy:
+    """Of a container: its class, and what it held by key, index or field."""
+
+    __slots__ = ("kind", "items")
+
+    def __init__(self, kind: Any, items: Dict[Any, Any]) -> None:
+        self.kind, self.items = kind, items
+
+    def made(self) -> Any:
+        """A container that holds the same.
+
+        :raises ReferenceError: a tensor is gone
+        """
+        items = {name: _item(kept) for name, kept in self.items.items()}
+        if self.kind in (dict, list, set):
+            return self.kind(items if self.kind is not list else items.values())
+        if issubclass(self.kind, tuple):
+            return tuple.__new__(self.kind, items.values())
+        made = object.__new__(self.kind)
+        for name, item in items.items():
+            object.__setattr__(made, name, item)
+        return made
+
+
+def _items_of(value: Any) -> Optional[Dict[Any, Any]]:
+    """Of a container; None: it is none, or none that can be made again."""
+    kind = type(value)
+    if kind is dict:
+        return dict(value)
+    if kind is set:
+        return dict.fromkeys(value)
+    if kind in (list, tuple) or isinstance(value, tuple) and hasattr(kind, "_fields"):
+        return dict(enumerate(value))
+    if dataclasses.is_dataclass(kind) and kind.__new__ is object.__new__:
+        fields = [field.name for field in dataclasses.fields(kind)]
+        return {**{name: getattr(value, name) for name in fields if hasattr(value, name)},
+                **getattr(value, "__dict__", {})}
+    return None
+
+
+class _Keeping:
+    """Makes what is kept of attributes, and of the items in them: of a container a copy, if it is
+    the attribute itself or has something that is held weakly. Others stay as they are: code may
+    compare them by identity."""
+
+    def __init__(self) -> None:
+        self._known: Dict[int, Any] = {}  # by identity of containers
+
+    def kept(self, value: Any, depth: int = 0) -> Any:
+        if isinstance(value, nn.Parameter):
+            return value
+        if isinstance(value, Tensor):
+            is_large = value.numel() * value.element_size() > _LARGE_BYTES
+            return _Weak(value) if is_large or value.grad_fn is not None else value
+        if type(value) in _PLAIN or depth == _DEPTH:
+            return value
+        if id(value) in self._known:
+            return self._known[id(value)]
+        self._known[id(value)] = value  # where it contains itself
+        self._known[id(value)] = found = self._of_container(value, depth)
+        return found
+
+    def _of_container(self, value: Any, depth: int) -> Any:
+        items = _items_of(value)
+        if items is None:  # results of transformers' models are dicts and dataclasses
+            both = isinstance(value, dict) and dataclasses.is_dataclass(value)
+            return _Weak(value) if both and self._some(value.values(), depth) else value
+        kept = {name: self.kept(item, depth + 1) for name, item in items.items()}
+        is_own = not depth and type(value) in (dict, list, set, tuple)
+        return _Copy(type(value), kept) if is_own or _has_weak(kept.values()) else value
+
+    def _some(self, items: Iterable[Any], depth: int) -> bool:
+        return _has_weak([self.kept(item, depth + 1) for item in items])
+
+
+def _has_weak(items: Iterable[Any]) -> bool:
+    return any(type(item) in (_Weak, _Copy) for item in items)
 
 
 def _item(kept: Any) -> Any:
     """:raises ReferenceError: a tensor is gone"""
+    if type(kept) is _Copy:
+        return kept.made()
     if type(kept) is not _Weak:
         return kept
-    tensor = kept()
-    if tensor is None or not _is_there(tensor):
+    value = kept()
+    if value is None or not _is_there(value):
         raise ReferenceError("a tensor is gone")
-    return tensor
+    return value
 
 
-def _copied(value: Any, of: Callable[[Any], Any]) -> Any:
-    """Of a container a copy, with what each item becomes; of a set as it is."""
-    kind = type(value)
-    if kind is dict:
-        return {key: of(item) for key, item in value.items()}
-    if kind is set:
-        return value.copy()
-    return kind(map(of, value)) if kind in _CONTAINERS else of(value)
-
-
-def _is_same(now: Any, then: Any) -> bool:
-    """Whether a value is that of then, or a container that holds the same."""
-    if type(now) is not type(then) or type(then) not in _CONTAINERS:
-        return now is then
-    if len(now) != len(then):
+def _is_kept(now: Any, kept: Any) -> bool:
+    """Whether a value is what was kept, or a container that holds the same."""
+    if type(kept) is not _Copy:
+        return now is (kept() if type(kept) is _Weak else kept)
+    if type(now) is not kept.kind:
         return False
-    if type(then) is set:
-        return bool(now == then)
-    if type(then) is dict:
-        return all(one is other for one, other in zip(now, then)) and all(
-            one is other for one, other in zip(now.values(), then.values()))
-    return all(one is other for one, other in zip(now, then))
+    items = _items_of(now) or {}
+    if kept.kind is set:
+        return items == kept.items
+    return len(items) == len(kept.items) and all(
+        (one is other or type(one) is int) and _is_kept(items[one], kept.items[other])
+        for one, other in zip(items, kept.items))
+
+
+def _is_table(now: Any, then: Dict[str, Any]) -> bool:
+    return len(now) == len(then) and all(
+        one is other and now[one] is then[one] for one, other in zip(now, then))
 
 
 def _is_there(tensor: Any) -> bool:
@@ -84,9 +155,10 @@ class ModuleState:
     def __init__(self, module: nn.Module) -> None:
         self._parts: List[State] = []
         self._trained: List[Tuple[Any, bool]] = []  # parameters, and whether they need gradients
+        keeping = _Keeping()
         for part in module.modules():
             things = vars(part)
-            own = {name: _copied(value, _held) for name, value in things.items()
+            own = {name: keeping.kept(value) for name, value in things.items()
                    if name not in _INTERNAL}
             tables = {name: dict(things[name]) for name in _TABLES if things.get(name)}
             self._parts.append((part, own, tables))
@@ -103,14 +175,14 @@ class ModuleState:
                 self._undos.append(functools.partial(things.__setitem__, name, things[name]))
                 del things[name]
             for name, kept in own.items():
+                if name in things and _is_kept(things[name], kept):
+                    continue
                 try:
-                    value = _copied(kept, _item)
+                    value = _item(kept)
                 except ReferenceError:  # what is there now stays
                     continue
                 if name not in things:
                     self._undos.append(functools.partial(things.pop, name, None))
-                elif _is_same(things[name], value):
-                    continue
                 else:
                     self._undos.append(functools.partial(things.__setitem__, name, things[name]))
                 things[name] = value
@@ -124,7 +196,7 @@ class ModuleState:
 
     def _take_table(self, things: Dict[str, Any], name: str, then: Dict[str, Any]) -> None:
         now = things.get(name)
-        if now is None or _is_same(dict(now), then) or not all(map(_is_there, then.values())):
+        if now is None or _is_table(now, then) or not all(map(_is_there, then.values())):
             return
         self._undos.append(functools.partial(things.__setitem__, name, now))
         things[name] = type(now)(then)
