@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import errno
+import functools
 import gc
 import io
 import os
@@ -324,6 +325,88 @@ def test_a_change_after_it_was_saved_raises_as_in_pytorch(tight):
             ours.blocks[0].up.weight.add_(1)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             loss.backward()
+
+
+class Whole(GPT):
+    """One checkpoint around all blocks."""
+
+    def forward(self, tokens):
+        return self.head(checkpoint(nn.Sequential(*self.blocks), self.token(tokens),
+                                    use_reentrant=False))
+
+
+def in_place(model, step):
+    with torch.no_grad():
+        model.blocks[1].down.weight.mul_(1.5)
+
+
+def exchanged(model, step):
+    one, other = model.blocks[0].up, model.blocks[2].up
+    one.weight, other.weight = other.weight, one.weight
+
+
+def of_a_function(model, step):
+    """Its parameters are the module's during the forward pass only."""
+    names = [name for name, _ in model.named_parameters()]
+    of_others = {name: dict(model.named_parameters())[name.replace("blocks.0", "blocks.3")]
+                 for name in names}
+
+    class Call(nn.Module):
+        def forward(self, tokens):
+            return torch.func.functional_call(model, of_others, (tokens,))
+
+    return loss_of(Call(), step)
+
+
+def under_mutations(model, step):
+    with torch.autograd.graph.allow_mutation_on_saved_tensors():
+        loss = loss_of(model, step)
+        in_place(model, step)
+        loss.backward()
+
+
+def in_half(model, step):
+    """Hooks that change what they save: of others, or of the program."""
+    with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: tensor.bfloat16() if tensor.is_floating_point() else tensor,
+            lambda packed: packed.float() if packed.is_floating_point() else packed):
+        return loss_of(model, step)
+
+
+@needs
+@pytest.mark.parametrize("build, loss, change", [
+    (functools.partial(GPT, recompute=True), loss_of, in_place),
+    (functools.partial(GPT, recompute=True), loss_of, exchanged),
+    (functools.partial(GPT, recompute=True), of_a_function, None),
+    (Whole, loss_of, in_place), (GPT, under_mutations, None), (GPT, in_half, None)],
+    ids=["checkpoint, in place", "checkpoint, exchanged", "checkpoint, functional_call",
+         "checkpoint of all", "allowed", "hooks that round"])
+def test_hooks_of_others_see_parameters(store, build, loss, change):
+    """A checkpoint's second run uses what is there then. Nothing holds all that it saves."""
+    gradients = []
+    for ours in (False, True):
+        torch.manual_seed(11)
+        model = build(dropout=0.0)
+        off = on_drives(store, model) if ours else torch.enable_grad()
+        for step in range(3):
+            with off:
+                found = loss(model, step)
+                if change is not None:
+                    change(model, step)
+                if found is not None:
+                    found.backward()
+            gradients.append([None if grad is None else grad.clone()
+                              for grad in gradients_of(model)])
+            with torch.no_grad():
+                for param in model.parameters():
+                    param.sub_(0 if param.grad is None else param.grad * 0.1)
+            model.zero_grad()
+        if ours:
+            stats = off.parameter_stats()
+            keeps = loss is under_mutations  # what PyTorch may have to clone
+            assert stats.reads > 0 and bool(stats.memory_bytes_over) == keeps, stats
+            off.parameters_to_memory()
+    assert all(map(equal, gradients[:3], gradients[3:]))
 
 
 @needs

@@ -153,12 +153,16 @@ def _follow(param: Any, place: Memory) -> None:
 
 class Saved:
     """A parameter, or a view of it, that autograd has saved; its use brings the bytes into
-    memory."""
+    memory.
 
-    __slots__ = ("_place", "_tensor", "_version", "_view")
+    :param counts: refuse what was changed since, as autograd does where there are no hooks
+    """
 
-    def __init__(self, place: Memory, tensor: Tensor) -> None:
+    __slots__ = ("_counts", "_place", "_tensor", "_version", "_view")
+
+    def __init__(self, place: Memory, tensor: Tensor, counts: bool = True) -> None:
         self._place = place
+        self._counts = counts
         self._version = tensor._version
         self._view: Optional[List[None]] = None
         if isinstance(tensor, OnDrives):
@@ -174,7 +178,7 @@ class Saved:
             view.pop()
 
     def is_modified(self) -> bool:
-        return self._tensor._version != self._version
+        return self._counts and self._tensor._version != self._version
 
     def unpack(self) -> Tensor:
         """Return a new tensor each time: the bytes stay in memory while it exists."""
@@ -215,17 +219,60 @@ def held(tensor: Tensor) -> Union[Saved, Kept]:
     return Kept(tensor) if place is None else Saved(place, tensor)
 
 
+class _StandIn(Tensor):
+    """What PyTorch's checkpoints get to save of a parameter. They keep what their second run saves
+    until it is used, all that they recompute at once: this has no memory."""
+
+    saved: Saved
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def of(cls, tensor: Tensor, saved: Saved) -> Tensor:
+        made: Any = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            cls, tensor.shape, strides=tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+        made.saved = saved
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.detach.default:
+            return cls.of(args[0], args[0].saved)
+        raise NotImplementedError(f"{func} of a parameter on drives that a checkpoint has saved")
+
+
 class _Others:
-    """A saved tensor as packed by the outer hooks."""
+    """A saved tensor as packed by the outer hooks. Where these return the tensor itself, and it is
+    a parameter's, no memory is held."""
 
     __slots__ = ("_packed", "_unpack")
 
-    def __init__(self, packed: Any, unpack: Callable[[Any], Tensor]) -> None:
-        self._packed = packed
-        self._unpack = unpack
+    def __init__(self, tensor: Tensor, place: Optional[Memory], hooks: Tuple[Any, Any]) -> None:
+        pack, self._unpack = hooks
+        given = tensor
+        if place is not None and _is_of_checkpoint(pack):
+            given = _StandIn.of(tensor, Saved(place, tensor, counts=False))
+        self._packed = pack(given)
+        if place is not None and self._packed is tensor:
+            self._packed = Saved(place, tensor, counts=False)
 
     def unpack(self) -> Tensor:
-        return self._unpack(self._packed)
+        packed = self._packed
+        tensor = self._unpack(packed.unpack() if isinstance(packed, Saved) else packed)
+        if isinstance(tensor, _StandIn):
+            return tensor.saved.unpack()
+        if isinstance(tensor, OnDrives) and tensor._spillway_place is not None:
+            return Saved(tensor._spillway_place, tensor, counts=False).unpack()
+        return tensor
+
+
+def _is_of_checkpoint(pack: Any) -> bool:
+    return getattr(pack, "__module__", None) == "torch.utils.checkpoint"
+
+
+def _copies(pack: Any, tensor: Tensor) -> bool:
+    """Whether it is save_on_cpu(), which would copy each parameter of a device to the host."""
+    name = f"{getattr(pack, '__module__', '')}.{getattr(pack, '__qualname__', '')}"
+    return name.startswith("torch.autograd.graph.save_on_cpu.") and not tensor.is_cpu
 
 
 def _unpack(packed: Any) -> Tensor:
@@ -236,11 +283,9 @@ def _unpack(packed: Any) -> Tensor:
 def _hooks_of(below: Optional[Tuple[Any, Any]]) -> SavedTensorsHooks:
     def pack(tensor: Tensor) -> Any:
         place = tensor._spillway_place if isinstance(tensor, OnDrives) else place_of(tensor)
-        if place is not None:
-            return Saved(place, tensor)
-        if below is None:
-            return Kept(tensor)
-        return _Others(below[0](tensor), below[1])
+        if below is not None and not (place is not None and _copies(below[0], tensor)):
+            return _Others(tensor, place, below)
+        return Kept(tensor) if place is None else Saved(place, tensor)
 
     return SavedTensorsHooks(pack, _unpack)
 
