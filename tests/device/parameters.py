@@ -126,14 +126,18 @@ def places_of(model):
 
 
 def steps_of(model, off=None, optimizer=None, micros=1, steps=STEPS, after=lambda model: None,
-             gradients=True):
-    """Losses and all gradients of each step; the caller compares them."""
+             gradients=True, before=lambda model: None):
+    """Losses and all gradients of each step; the caller compares them.
+
+    :param before: called between the forward and the backward pass
+    """
     found = []
     for step in range(steps):
         losses = []
         for micro in range(micros):
             with contextlib.nullcontext() if off is None else off:
                 loss = loss_of(model, step, micro)
+                before(model)
                 loss.backward()
             losses.append(loss.detach().cpu())
         found.append((losses, gradients_of(model) if gradients else {}))
@@ -898,6 +902,61 @@ def changed_between_steps(store, how_late):
         assert_same(values_of(model), values_of(plain), "parameters")
 
 
+def changed_before_the_second_run(store, how_late):
+    """Of a checkpoint, which uses what is there then."""
+    machine.be_late(19, *how_late)
+
+    def change(model):
+        with torch.no_grad():
+            model.blocks[1].up.weight.mul_(1.5)
+        one, other = model.blocks[0].down, model.blocks[2].down
+        one.weight, other.weight = other.weight, one.weight
+
+    plain, model = made(recompute="not"), made(recompute="not")
+    expected = steps_of(plain, before=change)
+    with over(store, model, LITTLE) as off:
+        assert_same_steps(steps_of(model, off, before=change), expected)
+        assert_same(values_of(model), values_of(plain), "parameters")
+        assert off.parameter_stats().device_bytes_over == 0, off.parameter_stats()
+
+
+@contextlib.contextmanager
+def conversions_swap():
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        yield
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+
+
+def swapped(store, how_late):
+    """They get the contents of other tensors, which stay on drives; no others than their twins'."""
+    machine.be_late(20, *how_late)
+    plain, model = made(), made()
+
+    def change(model):
+        with conversions_swap():
+            model.load_state_dict({name: param * 0.9 for name, param in
+                                   model.state_dict().items()})
+            model.to(machine.kind)
+
+    expected = steps_of(plain, after=change)
+    with over(store, model, LITTLE) as off:
+        count = len(places_of(model))
+        assert_same_steps(steps_of(model, off, after=change), expected)
+        assert len(places_of(model)) == count
+        assert_same(values_of(model), values_of(plain), "parameters")
+        with conversions_swap():
+            try:
+                model.blocks.double()
+            except RuntimeError as error:
+                assert "parameters_to_memory() first" in str(error.__cause__), error.__cause__
+            else:
+                raise AssertionError("nothing was said")
+        assert len(places_of(model)) == count
+        del model.blocks  # of which some were converted
+
+
 def changed_uncounted(store, how_late):
     """By what PyTorch does not count: fused steps, the data of views, and memory that others had
     before."""
@@ -1622,7 +1681,9 @@ def cases():
             stepped_by_ours, how_late=HALF, **{"steps": STEPS, **options})
     for what, case in {
         "changed between steps": changed_between_steps,
+        "changed before a checkpoint's second run": changed_before_the_second_run,
         "changed by what is not counted": changed_uncounted,
+        "swapped": swapped,
         "exchanged with an average": exchanged,
         "sharing memory from now on": shares_memory_from_now_on,
         "a state_dict is held": a_state_dict_is_held,

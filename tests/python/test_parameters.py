@@ -288,6 +288,64 @@ def test_a_parameter_that_gets_other_memory(tight):
     assert_same(ours, theirs)
 
 
+SWAPS = "swap_tensors" in dir(torch.utils)  # PyTorch 2.3
+
+
+@needs
+@pytest.mark.skipif(not SWAPS, reason="this PyTorch swaps no tensors")
+def test_conversions_that_swap_tensors(store):
+    """What a parameter becomes goes to the drives, too."""
+    made_of = []
+    for ours in (False, True):
+        model = made(dropout=0.0)
+        off = on_drives(store, model) if ours else contextlib.nullcontext()
+        optimizer = (over(store, model) if ours else
+                     torch.optim.AdamW(model.parameters(), foreach=False))
+        values = []
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        try:
+            for step in range(3):
+                with off:
+                    loss_of(model, step).backward()
+                model.to("cpu")
+                values.append([grad.clone() for grad in gradients_of(model)])
+                optimizer.step()
+                model.load_state_dict({name: param * 0.9
+                                       for name, param in model.state_dict().items()})
+                values.append([param.clone() for param in model.parameters()])
+                model.zero_grad()
+            torch.utils.swap_tensors(model.blocks[0].up.weight, model.blocks[1].up.weight)
+            model.double()
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(False)
+        values.append([param.clone() for param in model.parameters()])
+        made_of.append(values)
+        if ours:
+            assert all(map(place_in, [param for name, param in model.named_parameters()
+                                      if "weight" in name and "norm" not in name]))
+            assert absent(model)
+            optimizer.close()
+            off.parameters_to_memory()
+    assert all(map(equal, *made_of))
+
+
+@needs
+def test_a_parameter_of_a_parameter(tight):
+    """It has the same memory, as in PyTorch."""
+    ours, off = tight
+    weight = ours.blocks[1].up.weight
+    other = nn.Parameter(weight)
+    assert isinstance(other, nn.Parameter) and other.is_leaf and other.requires_grad
+    with torch.no_grad():
+        other.mul_(2)
+    for step in range(2):
+        with off:
+            loss_of(ours, step).backward()
+    assert torch.equal(other, weight)
+    assert torch.equal(other, made().blocks[1].up.weight * 2)
+    assert type(weight.detach()) is torch.Tensor
+
+
 @needs
 def test_parameters_shared_between_processes_stay_in_memory(store):
     """PyTorch cannot resize such a storage again: its process would end."""

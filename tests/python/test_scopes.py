@@ -276,9 +276,11 @@ def inside(thing):
     """The tensors."""
     if isinstance(thing, torch.Tensor):
         return [thing]
-    things = (list(thing.values()) if isinstance(thing, dict) else thing
-              if isinstance(thing, (list, tuple)) else list(getattr(thing, "__dict__", {}).values()))
-    return [tensor for each in things for tensor in inside(each)]
+    if isinstance(thing, dict):
+        thing = list(thing.values())
+    elif not isinstance(thing, (list, tuple)):
+        thing = list(getattr(thing, "__dict__", {}).values())
+    return [tensor for each in thing for tensor in inside(each)]
 
 
 @pytest.mark.parametrize("show", [

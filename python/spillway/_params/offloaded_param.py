@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import inspect
+import sys
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple, Union
 
 import torch
@@ -48,6 +49,7 @@ def _without_bytes() -> Set[Any]:
 
 
 _NEED_NO_BYTES = _without_bytes()
+_MAKES_PARAMETERS = nn.Parameter.__new__.__code__  # which asks for a tensor of the same class
 _GIVE_ADDRESSES = {Tensor.data_ptr}
 
 
@@ -73,6 +75,8 @@ class OnDrives(nn.Parameter):
                 return func(*args, **kwargs)
         if func is torch.autograd.grad:
             return _grad(*args, **kwargs)
+        if func is Tensor.detach and sys._getframe(1).f_code is _MAKES_PARAMETERS:
+            return _alias(_run(func, args, kwargs, gathered(args, kwargs)))
         return _run(func, args, kwargs, gathered(args, kwargs))
 
     def __deepcopy__(self, memo: Dict[int, Any]) -> Any:
@@ -84,6 +88,19 @@ class OnDrives(nn.Parameter):
     def __reduce_ex__(self, _: Any) -> Any:
         return (torch._utils._rebuild_parameter,  # type: ignore[attr-defined]
                 (self.data, self.requires_grad, collections.OrderedDict()))
+
+
+def _alias(tensor: Any) -> Any:
+    """A parameter that has the memory of one on drives, which stays where it is for as long."""
+    tensor.__class__ = OnDrives
+    return tensor
+
+
+def as_parameter(tensor: Any) -> None:
+    """An alias, of one that is not on drives any more."""
+    if type(tensor) is OnDrives and tensor._spillway_place is None:
+        tensor.__class__ = nn.Parameter
+        tensor.__dict__.pop("_is_param", None)
 
 
 def _grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:

@@ -144,7 +144,7 @@ class Window(Owner):
 
     # ---- Which parameters ------------------------------------------------------------------------
 
-    def adopt(self, param: Any, name: str, least_bytes: int) -> bool:
+    def adopt(self, param: Any, name: str, least_bytes: int = 0) -> bool:
         """Take over a parameter. Return: False if it must stay on the device.
 
         :raises RuntimeError: the system pins no more memory
@@ -168,16 +168,31 @@ class Window(Owner):
             self._room(0)
         return True
 
+    def check_alike(self, param: Any, other: Any) -> None:
+        """:raises RuntimeError: a parameter is not to become what its twin cannot be"""
+        place = param._spillway_place
+        if (other.device != self.device or other.dtype != place.twin.dtype
+                or other.shape != place.twin.shape):
+            raise RuntimeError(_MOVED.format(place.on_drives.name))
+
+    def release(self, param: Any, place: DevicePlace) -> None:
+        """Make it an ordinary parameter on the device.
+
+        :raises SpillwayError: it cannot be read; nothing is changed
+        """
+        with self._lock:
+            use = self.hold([place])
+            part(param, place)
+            self._drop(place)
+            del use
+
     def moved(self, param: Any, place: DevicePlace) -> None:
         """A parameter was given other memory, or other strides.
 
         :raises RuntimeError: other than its twin
         """
         with self._lock, without_torch_function():
-            twin = place.twin
-            if (param.device != self.device or param.dtype != twin.dtype
-                    or param.shape != twin.shape):
-                raise RuntimeError(_MOVED.format(place.on_drives.name))
+            self.check_alike(param, param)
             reason = why_not(_as_plain(param), 0, self.device.type)
             if storage_of(param)._cdata == place.storage._cdata:
                 reason = "its elements are in another order"

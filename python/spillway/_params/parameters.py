@@ -118,6 +118,20 @@ class Parameters(Owner):
             self._room(0, wait=True)
         return True
 
+    def check_alike(self, param: Any, other: Any) -> None:
+        """What a parameter may become: anything."""
+
+    def release(self, param: Any, place: Place) -> None:
+        """Make it an ordinary parameter in memory.
+
+        :raises SpillwayError: it cannot be read; nothing is changed
+        """
+        with self._lock, _Counted(self):
+            use = self.hold([place])
+            part(param, place)
+            self._drop(place)
+            del use
+
     def make_room(self, length: int = 0) -> None:
         """Make room for another parameter that is about to be made.
 

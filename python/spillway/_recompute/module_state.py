@@ -58,7 +58,7 @@ class _Copy:
 
 
 def _items_of(value: Any) -> Optional[Dict[Any, Any]]:
-    """Of a container; None: it is none, or none that can be made again."""
+    """Of a container; None: of something else, or of one that cannot be made again."""
     kind = type(value)
     if kind is dict:
         return dict(value)
@@ -66,7 +66,7 @@ def _items_of(value: Any) -> Optional[Dict[Any, Any]]:
         return dict.fromkeys(value)
     if kind in (list, tuple) or isinstance(value, tuple) and hasattr(kind, "_fields"):
         return dict(enumerate(value))
-    if dataclasses.is_dataclass(kind) and kind.__new__ is object.__new__:
+    if dataclasses.is_dataclass(kind) and getattr(kind, "__new__") is object.__new__:
         fields = [field.name for field in dataclasses.fields(kind)]
         return {**{name: getattr(value, name) for name in fields if hasattr(value, name)},
                 **getattr(value, "__dict__", {})}
