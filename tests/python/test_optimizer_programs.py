@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/python/test_optimizer_programs.py - programs as people write them, run with our optimizer and with PyTorch's
+# tests/python/test_optimizer_programs.py - programs as people write them, with ours and PyTorch's
 """Each program is given a function that makes its optimizer, and returns all that it has come to:
 bit for bit the same with either one."""
 import io

@@ -4,8 +4,10 @@ import contextlib
 import copy
 import gc
 import io
+import json
 import logging
 import resource
+import subprocess
 
 import pytest
 import torch
@@ -13,8 +15,8 @@ from torch import nn
 
 import spillway
 import spillway.torch as st
-from conftest import make_store
-from offloading import Layers, equal, gradients_of, offload_all
+from conftest import make_store, started
+from offloading import Layers, equal, gradients_of, offload_all, shards
 from spillway._core.torch_compat import is_before
 
 pytestmark = pytest.mark.skipif(is_before("2.1"), reason="park() takes PyTorch 2.1 or later")
@@ -263,3 +265,150 @@ def test_wrong_use(store, tmp_path):
     off = offload_all(store, Layers())
     with off, pytest.raises(RuntimeError, match="leave the offload context"):
         off.park()
+
+
+# ---- Shards --------------------------------------------------------------------------------------
+
+SHARDED = """
+import hashlib, json, logging, sys
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+import spillway, spillway.torch as st
+
+rank, meeting, drives, kind = sys.argv[1:]
+rank = int(rank)
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method="file://" + meeting, rank=rank, world_size=2)
+torch.manual_seed(1)
+model = nn.Sequential(*(nn.Linear(100, 101) if i % 2 == 0 else nn.Linear(101, 100)
+                        for i in range(4)))
+mesh = init_device_mesh("cpu", (2,))
+for layer in model:
+    fully_shard(layer, mesh=mesh, reshard_after_forward=kind != "kept")
+fully_shard(model, mesh=mesh)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+uses = {
+    "add": lambda: model[0].weight + 1,
+    "gather": lambda: model[0].weight.full_tensor(),
+    "local": lambda: model[0].weight.to_local() + 1,
+    "unshard": lambda: model[0].unshard(),
+    "forward": lambda: model[0](torch.randn(8, 100)),
+    "gradient": lambda: model[0].weight.grad.mul_(2),
+    "clip": lambda: nn.utils.clip_grad_norm_(model.parameters(), 1.0),
+    "step": optimizer.step,
+    "save": lambda: model.state_dict()["0.weight"].sum(),
+    "state": lambda: optimizer.state[model[0].weight]["exp_avg"].add_(1),
+}
+left, allowed = [], []
+store = spillway.Store(drives.split(","), partition=rank) if drives else None
+generator = torch.Generator().manual_seed(10 + rank)
+digest = hashlib.sha256()
+for step in range(3):
+    model(torch.randn(8, 100, generator=generator)).pow(2).mean().backward()
+    optimizer.step()
+    if store is not None:
+        with st.park(store, model, optimizer) as parked:
+            large = [part for param in model.parameters() if param.ndim == 2
+                     for part in (param, param.grad, *optimizer.state[param].values())
+                     if part.ndim == 2]
+            left += [part._local_tensor.untyped_storage().nbytes() for part in large]
+            for name, use in uses.items() if step == 1 else ():
+                try:
+                    use()
+                    allowed.append(name)
+                except RuntimeError as error:
+                    if "call unpark() first" not in str(error):
+                        allowed.append(f"{name}: {error}")
+    for param in model.parameters():
+        for part in (param, param.grad, *optimizer.state[param].values()):
+            part = part.detach()
+            local = getattr(part, "to_local", lambda: part)()
+            digest.update(local.clone().numpy().tobytes())
+    optimizer.zero_grad()
+if store is not None:
+    store.close()
+print(json.dumps({"digest": digest.hexdigest(), "left": left, "allowed": allowed}))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.skipif(not shards(),
+                    reason="this PyTorch has no fully_shard, or only for GPUs: 2.7 has")
+@pytest.mark.parametrize("kind", ["freed", "kept"])
+def test_shards_of_two_processes(drives, folder, kind):
+    """What fully_shard has sharded, and the optimizer's state of it, of which each use is refused
+    with words: below them, operations reach memory that is not there."""
+    spillway.format_store(drives, partitions=2)
+
+    def run(name, paths):
+        with contextlib.ExitStack() as stack:
+            ranks = [stack.enter_context(started(
+                "-c", SHARDED, rank, folder / name, paths, kind, stdout=subprocess.PIPE,
+                env={"GLOO_SOCKET_IFNAME": "lo", "TMPDIR": str(folder)})) for rank in range(2)]
+            ended = [(rank.communicate(timeout=120), rank.returncode) for rank in ranks]
+        # PyTorch alone has been seen to abort at its end, with all of its output written.
+        assert not paths or [status for _, status in ended] == [0, 0], ended
+        return [json.loads(output) for (output, _), _ in ended]
+
+    plain, parked = run("plain", ""), run("parked", ",".join(drives))
+    assert [rank["digest"] for rank in parked] == [rank["digest"] for rank in plain]
+    for rank in parked:
+        assert rank["left"] == [0] * (4 * 4 * 3)
+        assert rank["allowed"] == []
+
+
+class Pair(torch.Tensor):
+    """Of two tensors. It has memory of its own class, if any."""
+
+    @staticmethod
+    def __new__(cls, one, other):
+        return torch.Tensor._make_wrapper_subclass(cls, one.shape, dtype=one.dtype)
+
+    def __init__(self, one, other):
+        self.one, self.other = one, other
+
+    def __tensor_flatten__(self):
+        return ["one", "other"], None
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return func(*(arg.one if isinstance(arg, Pair) else arg for arg in args), **(kwargs or {}))
+
+
+class Final(Pair):
+    """Nothing can be made of it that refuses."""
+
+    def __init_subclass__(cls):
+        raise TypeError("final")
+
+
+def test_tensors_of_tensors(store, caplog):
+    """Operations reach what they consist of where that would not refuse."""
+    parts = [torch.randn(2000) for _ in range(4)]
+    pair, final = Pair(*parts[:2]), Final(*parts[2:])
+    before = [part.clone() for part in parts]
+    version = pair._version
+    with caplog.at_level(logging.WARNING, "spillway"), st.park(store, [pair, final]) as parked:
+        for use in (lambda: pair + 1, lambda: pair.mul_(2), lambda: torch.cat([pair, pair])):
+            with pytest.raises(RuntimeError, match="call unpark.. first"):
+                use()
+        assert pair.shape == (2000,)
+        assert parked.bytes == 2 * 8000
+        assert (final + 1).equal(before[2] + 1)
+        assert "15.6 KiB stay in memory, which belongs to tensors of a class" in caplog.text
+    assert type(pair) is Pair and pair._version == version
+    assert equal(parts, before)
+    assert (pair + 1).equal(before[0] + 1)
+
+
+def test_a_step_while_parked_counts_nothing(store):
+    torch.manual_seed(3)
+    model = Layers()
+    optimizer = torch.optim.AdamW(model.parameters())
+    step(model, optimizer)
+    with st.park(store, model, optimizer), pytest.raises(RuntimeError, match=r"step\(\) was called"):
+        optimizer.step()
+    assert {int(state["step"]) for state in optimizer.state.values()} == {1}
+    step(model, optimizer)

@@ -76,8 +76,29 @@ class _ParkedParameter(_Guard, nn.Parameter):
 _GUARDS: Dict[Any, Any] = {Tensor: _ParkedTensor, nn.Parameter: _ParkedParameter}
 
 
+@functools.lru_cache(maxsize=None)
+def _guard_around(cls: Any) -> Any:
+    """Of a class whose tensors consist of others, such as DTensor: its operations reach these below
+    where those would refuse."""
+    return type(f"_Parked{cls.__name__}", (_Guard, cls), {})
+
+
+def _can_guard(tensor: Any) -> bool:
+    before = type(tensor)
+    try:
+        tensor.__class__ = _guard_around(before)
+        tensor.__class__ = before
+    except TypeError:  # its memory is laid out otherwise
+        return False
+    return True
+
+
 def _refuse(*_: Any) -> None:
     raise RuntimeError(f"the module was called: {_ADVICE}")
+
+
+def _refuse_step(*_: Any) -> None:
+    raise RuntimeError(f"step() was called: {_ADVICE}")
 
 
 def _refuse_gradient(_: Tensor) -> None:
@@ -114,6 +135,7 @@ class _Memory:
         self.length = int(storage.nbytes())
         self.tensors: Dict[int, Tensor] = {}  # by identity
         self.owners: Dict[int, Tensor] = {}  # by identity of those that are their gradients
+        self.wholes: Dict[int, Tensor] = {}  # tensors that consist of those, by identity
         self._objects: List[Tuple[int, int]] = []  # with their lengths, in order
         self._emptied = False
         self._guarded: List[Tuple[Tensor, Any, int]] = []  # with their classes and versions
@@ -124,6 +146,8 @@ class _Memory:
             return "is shared between processes"
         if not self.storage.resizable():
             return "belongs to NumPy, to a file or to another library"
+        if not all(map(_can_guard, self.wholes.values())):
+            return "belongs to tensors of a class that cannot refuse to be used"
         bases = {id(tensor._base) for tensor in self.tensors.values()}  # their views have them
         if (extra_uses(self.storage, len(self.tensors))
                 or any(_held_elsewhere(tensor, key in self.owners)
@@ -138,10 +162,13 @@ class _Memory:
             self._objects.append((store.put(buffer_of(piece)), len(piece)))
 
     def empty(self) -> None:
-        for tensor in self.tensors.values():
-            self._guarded.append((tensor, type(tensor), tensor._version))
-            _set_version(tensor, tensor._version + 1)
-            tensor.__class__ = _GUARDS[type(tensor)]
+        for tensor in (*self.wholes.values(), *self.tensors.values()):
+            if isinstance(tensor, _Guard):  # it has memories that are guarded already
+                continue
+            before, version = type(tensor), tensor._version
+            self._guarded.append((tensor, before, version))
+            _set_version(tensor, version + 1)
+            tensor.__class__ = _GUARDS.get(before) or _guard_around(before)
         self._emptied = True
         self.storage.resize_(0)
 
@@ -196,7 +223,8 @@ class Parked:
     """What park() has put onto drives. As a context manager it ends with unpark(); so does closing
     the store, or dropping the last reference to this."""
 
-    def __init__(self, store: Store, memories: List[_Memory], modules: List[nn.Module]) -> None:
+    def __init__(self, store: Store, memories: List[_Memory], modules: List[nn.Module],
+                 optimizers: List[torch.optim.Optimizer]) -> None:
         self._store, self._memories = store, memories
         self._handles: List[Any] = []
         self.closed = False
@@ -209,6 +237,8 @@ class Parked:
                     memory.write(store)
                 for module in modules:
                     self._handles.append(register_forward_pre_hook(module, _refuse))
+                for optimizer in optimizers:  # which counts a step before it uses a parameter
+                    self._handles.append(optimizer.register_step_pre_hook(_refuse_step))
                 for memory in memories:
                     for owner in memory.owners.values():
                         if owner.requires_grad:
@@ -299,6 +329,21 @@ def _parts_of(tensor: Tensor, depth: int = 4) -> Iterator[Tensor]:
                 yield from _parts_of(part, depth - 1)
 
 
+def _flat_shards_of(module: nn.Module) -> Iterator[Tensor]:
+    """What fully_shard gathers parameters from: it has the memory of the shards."""
+    if not hasattr(module, "_get_fsdp_state"):
+        return
+    state: Any = module._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None)  # before PyTorch 2.12 one at most
+    if groups is None:
+        groups = [getattr(state, "_fsdp_param_group", None)]
+    for group in groups:
+        for param in getattr(group, "fsdp_params", ()):
+            flat = getattr(param, "_sharded_param_data", None)
+            if isinstance(flat, Tensor):
+                yield flat
+
+
 def _tensors_of(what: Any) -> Iterator[Tuple[Tensor, Optional[Tensor]]]:
     """With what each is the gradient of, if that is known."""
     if isinstance(what, nn.Module):
@@ -306,6 +351,7 @@ def _tensors_of(what: Any) -> Iterator[Tuple[Tensor, Optional[Tensor]]]:
             yield tensor, None
             if tensor.is_leaf and tensor.grad is not None:
                 yield tensor.grad, tensor
+        yield from ((tensor, None) for each in what.modules() for tensor in _flat_shards_of(each))
     elif isinstance(what, torch.optim.Optimizer):
         for state in what.state.values():
             yield from ((each, None) for each in tensors_in(state))
@@ -322,8 +368,9 @@ def _tensors_of(what: Any) -> Iterator[Tuple[Tensor, Optional[Tensor]]]:
 def _memories_of(what: Iterable[What]) -> List[_Memory]:
     """Those that can be parked. The log names what stays."""
     found: Dict[int, _Memory] = {}
-    for tensor, owner in ((part, owner) for each in what for whole, owner in _tensors_of(each)
-                          for part in _parts_of(whole)):
+    for whole, tensor, owner in ((whole, part, owner) for each in what
+                                 for whole, owner in _tensors_of(each)
+                                 for part in _parts_of(whole)):
         if (is_lazy(tensor) or tensor.layout is not torch.strided or tensor.is_nested
                 or tensor.device.type == "meta" or tensor.is_inference()):
             continue
@@ -331,6 +378,8 @@ def _memories_of(what: Iterable[What]) -> List[_Memory]:
         if storage.nbytes() >= _LEAST_BYTES:
             memory = found.setdefault(storage._cdata, _Memory(storage, tensor.device))
             memory.tensors[id(tensor)] = tensor
+            if type(whole) not in _GUARDS:
+                memory.wholes[id(whole)] = whole
             if owner is not None:
                 memory.owners[id(tensor)] = owner
         del storage  # one use of it less
@@ -356,6 +405,8 @@ def park(store: Store, *what: What) -> Parked:
     back. Meanwhile nothing can be done with them: it raises RuntimeError. They are lost when the
     process ends, as they are in memory.
 
+    Of what fully_shard has sharded each process parks its own shards, after it has ended its steps.
+
     Tensors below 4 KiB stay, and what another tensor, a graph, another process or another library
     has the memory of: a warning says how much. So do parameters that are on drives already, which
     have a window of their own.
@@ -371,4 +422,5 @@ def park(store: Store, *what: What) -> Parked:
         raise ValueError("the store was opened with checksums=False: what is parked must be "
                          "verified when it comes back")
     return Parked(store, _memories_of(what),
-                  [each for each in what if isinstance(each, nn.Module)])
+                  [each for each in what if isinstance(each, nn.Module)],
+                  [each for each in what if isinstance(each, torch.optim.Optimizer)])
