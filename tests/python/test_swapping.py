@@ -197,9 +197,10 @@ def test_other_files_are_those_of_deepspeed(space, at, folder):
     handle.async_pwrite(filled(handle, 2), at("b"), 0)
     assert handle.async_pwrite(torch.ones(8), name, 0) == 0
     assert handle.async_pwrite(torch.ones(8), 5, 0) == 0
-    assert handle.wait() == 3 and handle.wait() == 0
+    assert handle.async_pwrite(buffer=torch.ones(8), fd=6, file_offset=0) == 0
+    assert handle.wait() == 4 and handle.wait() == 0
     assert handle._own.given == (4096, 7, True, False, 2)
-    assert set(handle._own.written) == {name, 5}
+    assert set(handle._own.written) == {name, 5, 6}
     assert (handle.get_block_size(), handle.get_queue_depth(), handle.get_single_submit(),
             handle.get_overlap_events(), handle.get_intra_op_parallelism(),
             handle.get_alignment()) == (4096, 7, True, False, 2, 1024)

@@ -100,11 +100,12 @@ class AioHandle:
     def async_pread(self, buffer: Tensor, filename: str, file_offset: int = 0) -> int:
         return self.pread(buffer, filename, False, True, file_offset)
 
-    def async_pwrite(self, buffer: Tensor, filename: Any, file_offset: int = 0) -> int:
-        """:param filename: or the descriptor of an ordinary file"""
-        if isinstance(filename, int):
-            return self._own_result(
-                True, self._own_handle().async_pwrite(buffer, filename, file_offset))
+    def async_pwrite(self, buffer: Tensor, filename: Any = None, file_offset: int = 0, *,
+                     fd: Optional[int] = None) -> int:
+        """:param fd: the descriptor of an ordinary file, which ``filename`` may be as well"""
+        if fd is not None or isinstance(filename, int):
+            return self._own_result(True, self._own_handle().async_pwrite(
+                buffer, filename if fd is None else fd, file_offset))
         return self.pwrite(buffer, filename, False, True, file_offset)
 
     def wait(self) -> int:
