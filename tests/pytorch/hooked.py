@@ -18,7 +18,6 @@ import os
 
 import pytest
 import torch
-from torch.testing._internal import common_device_type
 
 RESULTS = os.environ["SPW_SUITE_RESULTS"]
 TIMEOUT_S = float(os.environ["SPW_SUITE_TIMEOUT"])
@@ -46,7 +45,7 @@ class Spilled:
 
         drives = os.environ["SPW_TEST_DEVICES"].split()
         spillway.format_store(drives)
-        self.offload = spillway.torch.offload
+        self.offload, self.Sizes = spillway.torch.offload, spillway.torch.Sizes
         self.store = spillway.Store(drives)
         self.counters, self.read_counters = counted.CacheStruct, library.fast.spw_cache_stats
         self.counts = {}  # of the last test
@@ -55,10 +54,10 @@ class Spilled:
         cache.call(self.read_counters, ctypes.byref(counters), ctypes.sizeof(counters))
         return counters.staging_bytes
 
-    @contextlib.contextmanager
-    def hooks(self):
+    def settled(self, min_bytes=0):
+        """An Offload of which each save waits until it is written."""
         off = self.offload(torch.nn.Module(), self.store, mode="spill",
-                           sizes=self.Sizes(min_bytes=0))
+                           sizes=self.Sizes(min_bytes=min_bytes))
         session = off._session
         save = session.pack
         # as a struct: a dataclass of it for each save would take as long as the write
@@ -72,6 +71,18 @@ class Spilled:
             return saved
 
         session.pack = save_and_settle
+        return off
+
+    def end(self, off):
+        stats = off.stats()
+        names = "offers", "tensors_spilled", "tensors_deduplicated", *self.KEPT
+        self.counts = {name: getattr(stats, name) for name in names}
+        del off._session.pack
+        off.close()
+
+    @contextlib.contextmanager
+    def hooks(self):
+        off = self.settled()
         try:
             with off:
                 # told once, it is not guessed again: what a backward pass saves is spilled, too
@@ -79,11 +90,7 @@ class Spilled:
                 off.stage(0, "forward")
                 yield
         finally:
-            stats = off.stats()
-            names = "offers", "tensors_spilled", "tensors_deduplicated", *self.KEPT
-            self.counts = {name: getattr(stats, name) for name in names}
-            del session.pack
-            off.close()
+            self.end(off)
 
 
 def note(**what):
@@ -161,6 +168,8 @@ def cause(text):
 
 
 def pytest_configure(config):
+    from torch.testing._internal import common_device_type
+
     faulthandler.enable(STDERR)
     Plugin.watch()
     # Which tests run must not hang on how much memory happens to be free.
