@@ -65,6 +65,8 @@ class Spilled:
 
         def save_and_settle(tensor):
             saved = save(tensor)
+            if session.cache.forgotten:  # a child of fork(), which keeps what it saves
+                return saved
             while self.staging_bytes(session.cache, counters):
                 session.drain()
             session.drain()  # a write that ended between the two would still have its memory
