@@ -229,6 +229,11 @@ test-pytorch-suite: ## PyTorch's own tests of autograd and modules, all that is 
 	@scripts/deps.sh build pytorch-suite && $(MAKE) --no-print-directory all && tests/pytorch/fetch.sh $(BUILD)/pytorch-suite && \
 		tests/pytorch/suite.py --build $(BUILD) $(if $(JOBS),--jobs $(JOBS)) $(WORDS)
 
+.PHONY: test-peers-suites
+test-peers-suites: ## the tests that trl, accelerate and DeepSpeed have of their offloading, on spillway, by pip (2 GB); WORDS=, DEEPSPEED_TESTS=
+	@scripts/deps.sh build venv && $(MAKE) --no-print-directory all && \
+		DEEPSPEED_TESTS='$(DEEPSPEED_TESTS)' tests/peers/run.sh $(BUILD) $(WORDS)
+
 .PHONY: test-sanitized
 test-sanitized:
 	$(run_tests) --kind unit --kind integration --config files --timeout 600

@@ -18,6 +18,7 @@ python3. Two files of 256 MiB in TMPDIR are the drives of each job.
   --jobs N     at once (2)              --fixed      only the cases that have no seed
   --unsanitized  with --gpu: without compute-sanitizer
   --minutes N  begin no seed after these       --host-time  only what the host takes to save and use, into BUILD/bench
+  --late       only compile the late device, and print the folder of its module
   --promise    only a plan's promise and what its steps take, each step with its time; not with --gpu
 The exit status is 1 if one failed; it is shown with its seed.
 END
@@ -34,6 +35,7 @@ gpu=
 unsanitized=
 host_time=
 only_promise=
+only_late=
 minutes=
 under=()
 SANITIZED_SEEDS=10 # it is slow
@@ -63,6 +65,7 @@ while [ $# -gt 0 ]; do
     --unsanitized) unsanitized=1 ;;
     --host-time) host_time=1 ;;
     --promise) only_promise=1 ;;
+    --late) only_late=1 ;;
     --help)
         usage
         exit
@@ -81,7 +84,7 @@ make_late() {
     if [ -e "$module/late_device.so" ] && [ ! "$here/late.cpp" -nt "$module/late_device.so" ]; then
         return
     fi
-    echo "  CXX   late_device.so for PyTorch $version"
+    echo "  CXX   late_device.so for PyTorch $version" >&2
     mapfile -t includes < <("$python" -c '
 import sysconfig, torch.utils.cpp_extension as extension
 print("\n".join("-I" + path for path in [*extension.include_paths(), sysconfig.get_path("include")]))')
@@ -99,6 +102,10 @@ if [ -n "$gpu" ]; then
         die "$python has no PyTorch that sees an accelerator: PYTHON= names an interpreter that has"
 else
     make_late
+fi
+if [ -n "$only_late" ]; then
+    echo "$module"
+    exit
 fi
 
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/spillway-device.XXXXXX")
