@@ -347,6 +347,48 @@ def test_a_parameter_of_a_parameter(tight):
 
 
 @needs
+def test_transforms_of_functions_of_parameters(tight):
+    """They wrap their arguments, whose bytes stay for as long."""
+    found = []
+    for model in (tight[0], made()):
+        model.eval()
+
+        def loss(params):
+            return F.cross_entropy(torch.func.functional_call(model, params, (batch(1),))
+                                   .flatten(0, 1), batch(1).flatten())
+
+        params = dict(model.named_parameters())
+        ones = {name: torch.ones_like(param) for name, param in params.items()}
+        gradients = torch.func.grad(loss)(params)
+        rows = torch.func.vmap(lambda row: row.sum())(model.blocks[0].up.weight)
+        found.append([*gradients.values(), rows, *torch.func.jvp(loss, (params,), (ones,))])
+    assert equal(*found)
+    del found, gradients, rows
+    with tight[1]:
+        loss_of(tight[0], 1).backward()
+    assert absent(tight[0])
+
+
+@needs
+def test_modules_choose_as_with_parameters_in_memory(store):
+    """Their fast paths in evaluation, whose last bits are others."""
+    def made_of_modules():
+        torch.manual_seed(3)
+        return nn.ModuleList([nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, batch_first=True),
+                              nn.MultiheadAttention(WIDTH, 4, batch_first=True)]).eval()
+
+    ours, theirs = made_of_modules(), made_of_modules()
+    off = on_drives(store, ours)
+    x = torch.randn(2, 7, WIDTH)
+    with torch.no_grad():
+        for _ in range(2):
+            assert torch.equal(ours[0](x), theirs[0](x))
+            assert torch.equal(ours[1](x, x, x)[0], theirs[1](x, x, x)[0])
+    assert off.parameter_stats().reads > 0
+    off.parameters_to_memory()
+
+
+@needs
 def test_parameters_shared_between_processes_stay_in_memory(store):
     """PyTorch cannot resize such a storage again: its process would end."""
     plain = made()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .._core.torch_compat import storage_of
-from . import swaps
+from . import unasked
 from .offloaded_param import OnDrives
 from .residency import Memory, by_storage
 
@@ -21,7 +21,7 @@ def _shards() -> Any:
 
 def adopt(param: nn.Parameter, place: Memory) -> None:
     """From now on the bytes of a parameter may leave memory."""
-    swaps.install()
+    unasked.install()
     by_storage[place.storage._cdata] = place
     if hasattr(param, "_local_tensor"):
         _shards().adopt(param, place)

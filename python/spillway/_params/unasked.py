@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: MIT
+# spillway/_params/unasked.py - functions of PyTorch to which a parameter on drives is another thing
+"""swap_tensors(). After torch.__future__.set_swap_module_params_on_conversion(True), and for some
+tensors without that, PyTorch gives a parameter other contents in model.to(), model.half() and
+load_state_dict() by exchanging those of two tensors. It refuses tensors that have weak references,
+such as parameters on drives. So these are ordinary parameters while it does that, one by one.
+
+Transforms of torch.func wrap their arguments: what is in a wrapper would be used without its bytes.
+So a view of the parameter is wrapped, and its bytes stay for as long.
+
+Modules of PyTorch that have a fast path in evaluation, whose last bits are others, do not take it
+with arguments that have a class of their own, and ask has_torch_function() for that."""
+from __future__ import annotations
+
+import functools
+import logging
+import sys
+from typing import Any, Callable, List, Tuple
+
+import torch
+
+from .offloaded_param import CLASSES, OnDrives, as_parameter
+
+_log = logging.getLogger("spillway")
+
+# Where the functions are that wrap an argument, by their modules.
+_WRAPS = (("torch._functorch.eager_transforms", "_wrap_for_grad"),
+          ("torch._functorch.vmap", "_add_batch_dim"))
+
+
+def install() -> None:
+    """Once in a process; PyTorch 2.3 or later has swap_tensors()."""
+    _replace(torch.utils, "swap_tensors", _of_ordinary)
+    _replace(torch.overrides, "has_torch_function", _of_others)
+    for module, name in _WRAPS:
+        _replace(sys.modules.get(module), name, _of_view)
+
+
+def _replace(module: Any, name: str, by: Callable[[Any], Any]) -> None:
+    function = getattr(module, name, None)
+    if function is not None and not hasattr(function, "is_ours"):
+        replacement = functools.update_wrapper(by(function), function)
+        replacement.is_ours = True  # type: ignore[attr-defined]
+        setattr(module, name, replacement)
+
+
+def _is_on_drives(tensor: Any) -> bool:
+    return (type(tensor) in CLASSES and tensor._spillway_place is not None
+            and (type(tensor) is OnDrives or hasattr(tensor, "_local_tensor")))
+
+
+def _of_ordinary(swap: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    def swap_tensors(t1: Any, t2: Any) -> None:
+        found: List[Tuple[Any, Any, str]] = [
+            (tensor, tensor._spillway_place.owner, tensor._spillway_place.on_drives.name)
+            for tensor in (t1, t2) if _is_on_drives(tensor)]
+        for tensor, owner, _ in found:
+            owner.check_alike(tensor, t2 if tensor is t1 else t1)
+        for tensor, owner, _ in found:
+            owner.release(tensor, tensor._spillway_place)
+        try:
+            swap(t1, t2)
+        finally:
+            for tensor, owner, name in found:
+                as_parameter(tensor)
+                if not owner.closed and not owner.adopt(tensor, name):
+                    _log.info("%s stays in memory from now on", name)
+
+    return swap_tensors
+
+
+def _of_others(has: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    def has_torch_function(relevant_args: Any) -> bool:
+        return has(tuple(each for each in relevant_args if type(each) is not OnDrives))
+
+    return has_torch_function
+
+
+def _of_view(wrap: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapped(tensor: Any, *args: Any) -> Any:
+        if _is_on_drives(tensor):
+            from torch._functorch import pyfunctorch  # has been imported by then
+
+            with pyfunctorch.temporarily_clear_interpreter_stack():
+                tensor = tensor.view_as(tensor)
+        return wrap(tensor, *args)
+
+    return wrapped
