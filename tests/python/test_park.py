@@ -408,7 +408,8 @@ def test_a_step_while_parked_counts_nothing(store):
     model = Layers()
     optimizer = torch.optim.AdamW(model.parameters())
     step(model, optimizer)
-    with st.park(store, model, optimizer), pytest.raises(RuntimeError, match=r"step\(\) was called"):
-        optimizer.step()
+    with st.park(store, model, optimizer):
+        with pytest.raises(RuntimeError, match=r"step\(\) was called"):
+            optimizer.step()
     assert {int(state["step"]) for state in optimizer.state.values()} == {1}
     step(model, optimizer)

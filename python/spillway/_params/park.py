@@ -84,7 +84,7 @@ def _guard_around(cls: Any) -> Any:
 
 
 def _can_guard(tensor: Any) -> bool:
-    before = type(tensor)
+    before: Any = type(tensor)
     try:
         tensor.__class__ = _guard_around(before)
         tensor.__class__ = before
@@ -165,7 +165,8 @@ class _Memory:
         for tensor in (*self.wholes.values(), *self.tensors.values()):
             if isinstance(tensor, _Guard):  # it has memories that are guarded already
                 continue
-            before, version = type(tensor), tensor._version
+            before: Any = type(tensor)
+            version = tensor._version
             self._guarded.append((tensor, before, version))
             _set_version(tensor, version + 1)
             tensor.__class__ = _GUARDS.get(before) or _guard_around(before)
