@@ -568,6 +568,14 @@ class Optimizer(torch.optim.Optimizer):
             self._commit_after_step()
         return loss
 
+    def zero_grad(self, *given: Any, **options: Any) -> None:
+        """As torch.optim has it. With in_backward=True gradients are freed by then; what has none in
+        the next step is stepped with zeros, where they are not set to None."""
+        super().zero_grad(*given, **options)
+        if self._during is not None:
+            self._during.zero_gradients(not (given[0] if given else
+                                             options.get("set_to_none", True)))
+
     def _commit_after_step(self) -> None:
         try:
             self.commit()

@@ -19,9 +19,8 @@ def busy_seconds():
     return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
 
 
-def shapes_of(elements):
+def shapes_of(elements, hidden=2048):
     """As of layers of a transformer: large matrices and short vectors."""
-    hidden = 2048
     layer = [(3 * hidden, hidden), (3 * hidden,), (hidden, hidden), (hidden,),
              (4 * hidden, hidden), (4 * hidden,), (hidden, 4 * hidden), (hidden,), (hidden,)]
     found, count = [], 0

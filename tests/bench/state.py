@@ -48,6 +48,8 @@ CASES = {
 MASTERS = {None: False, "whole": True, "compact": "compact"}
 # Matrices by Muon, whole, and vectors by AdamW: a quarter of the parameters, which take longer.
 MUON = {"Muon and AdamW, throttled": dict(drives=4, write=500, read=600)}
+# Larger ones, a record each, would fit into the memory that four records take at least.
+MUON_HIDDEN = 512
 
 
 # ---- In a process of its own, at the drives' speed -----------------------------------------------
@@ -72,7 +74,7 @@ def steps_in_turn(args):
     dtype = torch.bfloat16 if args.masters else torch.float32
     generator = torch.Generator().manual_seed(1)
     stored = [torch.nn.Parameter((torch.rand(shape, generator=generator) - 0.5).to(dtype))
-              for shape in shapes_of(args.elements)]
+              for shape in shapes_of(args.elements, args.hidden)]
     gradients = [(torch.rand(param.shape, generator=generator) - 0.5).to(dtype) for param in stored]
     kept = [torch.nn.Parameter(param.detach().float()) for param in stored]
     groups = stored
@@ -311,7 +313,8 @@ class Bench:
 
     def muon(self):
         for name, options in MUON.items():
-            self.steps(name, options, None, self.args.elements // 4, "--muon")
+            self.steps(name, options, None, self.args.elements // 4, "--muon", "--hidden",
+                       str(MUON_HIDDEN))
 
     def steps(self, name, options, masters, elements=None, *more):
         elements = self.args.elements if elements is None else elements
@@ -446,6 +449,7 @@ def parse_arguments():
     parser.add_argument("--masters", choices=[kind for kind in MASTERS if kind],
                         help=argparse.SUPPRESS)
     parser.add_argument("--muon", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--hidden", type=int, default=2048, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.quick:
         args.rounds, args.layers, args.parameter_layers = 1, 2, 4

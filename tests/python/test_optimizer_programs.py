@@ -13,7 +13,7 @@ from torch.optim import (ASGD, SGD, Adagrad, Adam, AdamW, NAdam, RMSprop, lr_sch
 import spillway.torch
 from conftest import SEED
 from fake_state import FakeStore
-from pairs import assert_same
+from pairs import assert_same, needs_hooks
 
 pytestmark = pytest.mark.usefixtures("fake_state")
 STEPS = 5
@@ -83,6 +83,19 @@ def gradients_become_zero(make):
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
     return values(model), [param.grad for param in model.parameters()]
+
+
+def zeros_have_signs(make):
+    """-0.0 is added to zeros, or is the first gradient."""
+    params, found = nn.ParameterList([torch.zeros(3)]), []
+    optimizer = make(SGD, params, lr=0.1)
+    for _ in range(STEPS):
+        params[0].data.fill_(-0.0)
+        (params[0] * -0.0).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        found += values(params)
+    return found
 
 
 def a_scaler_clips_and_skips(make):
@@ -274,8 +287,8 @@ def columns_of_a_matrix(make):
 
 
 PROGRAMS = [groups_are_added, schedulers_in_sequence, a_scheduler_that_sets_betas,
-            a_scheduler_that_is_given_losses, gradients_become_zero, a_scaler_clips_and_skips,
-            a_scaler_alone, closures, hooks_of_steps, frozen_for_a_while,
+            a_scheduler_that_is_given_losses, gradients_become_zero, zeros_have_signs,
+            a_scaler_clips_and_skips, a_scaler_alone, closures, hooks_of_steps, frozen_for_a_while,
             one_gradient_less_each_step, no_elements, to_another_optimizer_and_back,
             saved_and_loaded, rates_by_hand, a_rate_in_a_tensor, two_passes_and_clipped_values,
             in_another_order_of_memory, two_types, averaged_weights, columns_of_a_matrix]
@@ -301,6 +314,28 @@ def test_the_same_as_with_its_class(program):
     for make in (plain, ours):
         torch.manual_seed(SEED)
         results.append(program(make))
+    assert_same(*results)
+
+
+@needs_hooks
+@pytest.mark.parametrize("program", [groups_are_added, a_scheduler_that_sets_betas,
+                                     gradients_become_zero, zeros_have_signs, closures,
+                                     frozen_for_a_while, no_elements, rates_by_hand, in_another_order_of_memory,
+                                     averaged_weights], ids=lambda program: program.__name__)
+def test_the_same_in_the_backward_pass(program):
+    def plain(cls, params, **options):
+        return cls(params, foreach=False, **options)
+
+    def ours(cls, params, **options):
+        return spillway.torch.Optimizer(cls, params, FakeStore(), tile=300, in_backward=True,
+                                        **options)
+
+    results = []
+    for make in (plain, ours):
+        torch.manual_seed(SEED)
+        results.append(program(make))
+    if program is gradients_become_zero:  # ours are freed
+        results = [weights for weights, _ in results]
     assert_same(*results)
 
 

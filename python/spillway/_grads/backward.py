@@ -157,6 +157,8 @@ class DuringBackward:
         self._stepped: Set[str] = set()  # tiles
         self._changed: Set[int] = set()  # parameters of which a tile was stepped
         self._freed: Set[int] = set()  # parameters whose gradients were freed
+        self._had: Set[int] = set()  # parameters that the last step has changed
+        self._zeros: Set[int] = set()  # and whose gradients were not dropped, but became zeros
         self._waiting: List[Tile] = []  # complete tiles whose parameters are still read
         self._after: Dict[int, Entry] = {}
         self._options: Dict[int, Options] = {}  # options by group that tiles were stepped with
@@ -207,6 +209,11 @@ class DuringBackward:
         """Whether gradients have arrived since the last step()."""
         return bool(self._here or self._stepped)
 
+    def zero_gradients(self, are_kept: bool) -> None:
+        """The gradients of the last step became zeros, or were dropped."""
+        with self._lock:
+            self._zeros = set(self._had) if are_kept else set()
+
     def _begin(self) -> Tiled:
         tiled = self._whole()
         if self._tiles_of is None:
@@ -227,6 +234,9 @@ class DuringBackward:
             check_gradient(self._params[number])
             tiled = self._begin()
             self._here.add(number)
+            grad = self._params[number].grad
+            if grad is not None and number in self._zeros:
+                grad.add_(0.0)  # as it would be to zeros: -0.0 becomes 0.0
             assert self._tiles_of is not None
             self._waiting += filter(self._is_complete, self._tiles_of[number])
             self._send(number, tiled)
@@ -345,6 +355,9 @@ class DuringBackward:
                 if not are_equal(self._options.get(group, options), options):
                     raise RuntimeError(_CHANGED.format(group))
             self._unmark()
+            for number in self._zeros - self._here:
+                if self._params[number].grad is None and number not in self._changed:
+                    self._params[number].grad = torch.zeros_like(self._params[number])
             for param in self._params:
                 check_gradient(param)
             for tile in tiled.records.layout.tiles[::-1]:
@@ -356,6 +369,7 @@ class DuringBackward:
                 self._step_tile(tiled, tile, pieces, self._finished)
             for number in self._changed:
                 self._params[number].grad = None
+            self._had, self._zeros = set(self._changed), set()
             self._gradients.end_step()
             tiled.end_pass(self._after)
             self._next_order = [*self._order.values(),
