@@ -239,18 +239,20 @@ def moves_nothing(total_bytes: int, limit_bytes: int) -> str:
         return "parameters=True moves nothing: no parameter of the model can be on drives"
     return (f"parameters=True moves nothing: the {bytes_text(limit_bytes)} of memory given hold "
             f"all {bytes_text(total_bytes)} of parameters; give less with Sizes(parameter_bytes=) "
-            "(the default is three of the largest scope, on a GPU two), or smaller scopes=")
+            "or host_bytes= (the default is three of the largest scope, on a GPU two), or smaller "
+            "scopes=")
 
 
 def parameters_line(stats: ParameterStats) -> str:
     """What parameters on drives came to."""
+    limit_bytes = stats.device_limit_bytes or stats.limit_bytes  # what they have to leave
     return (f"{stats.parameters} parameters of {bytes_text(stats.total_bytes)} on drives: "
             f"{bytes_text(stats.memory_bytes_max)} in memory at most "
             f"({bytes_text(stats.limit_bytes)} given), {bytes_text(stats.bytes_read)} read, "
             f"{bytes_text(stats.bytes_written)} written, waited {stats.wait_ns / 1e9:.3f} s in "
             f"{stats.waits} of {stats.uses} uses" +
-            ("\nhint: " + moves_nothing(stats.total_bytes, stats.limit_bytes)
-             if stats.total_bytes <= stats.limit_bytes else ""))
+            ("\nhint: " + moves_nothing(stats.total_bytes, limit_bytes)
+             if stats.total_bytes <= limit_bytes else ""))
 
 
 def hints_of(stats: CacheStats, entries: int, store: Optional[Store],

@@ -33,6 +33,7 @@
 #include <torch/extension.h>
 #include <torch/library.h>
 
+#include <bit>
 #include <deque>
 #include <map>
 #include <memory>
@@ -461,6 +462,7 @@ bool is_pinned(const void *bytes)
 // PyTorch's own memory that is pinned. Of a real device it is not used again while a copy that
 // PyTorch was given may use it; here it is poisoned at once: nothing may rely on that.
 struct PinnedMemory final : c10::Allocator {
+	inline static size_t used, peak; // bytes
 	static void give_back(void *context)
 	{
 		auto *bytes = static_cast<char *>(context);
@@ -470,6 +472,7 @@ struct PinnedMemory final : c10::Allocator {
 			size = pinned[reinterpret_cast<uintptr_t>(bytes)];
 			pinned.erase(reinterpret_cast<uintptr_t>(bytes));
 			free_blocks()[size].push_back(bytes);
+			used -= size;
 		}
 		memset(bytes, POISON, size);
 	}
@@ -483,6 +486,7 @@ struct PinnedMemory final : c10::Allocator {
 		Lock lock;
 		if (length == 0)
 			return {nullptr, nullptr, &give_back, c10::Device(c10::kCPU)};
+		length = std::bit_ceil(length); // as of a real device
 		auto &blocks = free_blocks()[length];
 		char *bytes;
 		if (blocks.empty()) {
@@ -495,6 +499,8 @@ struct PinnedMemory final : c10::Allocator {
 			blocks.pop_back();
 		}
 		pinned[reinterpret_cast<uintptr_t>(bytes)] = length;
+		used += length;
+		peak = std::max(peak, used);
 		return {bytes, bytes, &give_back, c10::Device(c10::kCPU)};
 	}
 	c10::DeleterFnPtr raw_deleter() const override
@@ -984,6 +990,10 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
 		Lock lock;
 		pinned.erase(address);
 	});
+	m.def("reset_pinned_peak", [] {
+		Lock lock;
+		PinnedMemory::peak = PinnedMemory::used;
+	});
 	m.def("counters", [](int device) {
 		Lock lock;
 		auto &stats = pools().stats[device];
@@ -992,6 +1002,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
 			{"peak", stats.allocated_bytes[0].peak},
 			{"reserved", stats.reserved_bytes[0].current},
 			{"pinned", static_cast<int64_t>(pinned.size())},
+			{"pinned_peak", static_cast<int64_t>(PinnedMemory::peak)},
 			{"copies_waited", static_cast<int64_t>(machine().copies_waited)},
 			{"host_waits", static_cast<int64_t>(machine().host_waits)}};
 	});

@@ -92,6 +92,9 @@ class Table:
     def pinned(self, shape, dtype):
         return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
 
+    def pinned_bytes(self, length):
+        return 1 << (length - 1).bit_length() if length else 0
+
     def on(self, stream):
         return stream
 
@@ -147,6 +150,13 @@ class Machine:
 
     def reserved(self):
         return late_device.counters(0)["reserved"]
+
+    def begin_pinned_peak(self):
+        late_device.reset_pinned_peak()
+
+    def pinned_peak(self):
+        """The most bytes of PyTorch's pinned memory in use, as it rounds them."""
+        return late_device.counters(0)["pinned_peak"]
 
     def memory(self):
         """Bytes of each device, and pinned, when all has run."""

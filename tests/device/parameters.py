@@ -295,6 +295,87 @@ def two_scopes_are_resident(store, how_late, micros):
     assert given[True, 3] == given[True, 2], "reserved memory grows"
 
 
+ROOM = 256  # of a matrix of the chain: 256 KiB, as much as PyTorch pins for it
+
+
+def matrices(count=16):
+    torch.manual_seed(1)
+    return nn.Sequential(*(layer for _ in range(count)
+                           for layer in (nn.Linear(ROOM, ROOM), nn.Tanh()))).to(machine.kind)
+
+
+def loss_of_matrices(model, seed, rows=32):
+    batch = torch.randn(rows, ROOM, generator=torch.Generator().manual_seed(seed))
+    return model(batch.to(machine.kind)).pow(2).mean()
+
+
+def host_memory_keeps_parameters(store, how_late, host_bytes, micros, stepped=None):
+    """What fits is not read again, whatever the number of micro-batches; the rest once for each
+    pass. PyTorch's pinned memory, by its own count, is no more than was given."""
+    matrix, found, steps = 4 * ROOM * ROOM, [], 9
+    for on_drives in False, True:
+        machine.be_late(31, *how_late)
+        model, losses, reads = matrices(), [], []
+        machine.memory()
+        machine.begin_pinned_peak()
+        with contextlib.ExitStack() as held:
+            off = optimizer = None
+            if on_drives:
+                off = held.enter_context(over(store, model, None, "observe",
+                                              host_bytes=host_bytes))
+            if stepped == "ours" and on_drives:
+                optimizer = held.enter_context(contextlib.closing(spillway.torch.Optimizer(
+                    torch.optim.SGD, model.named_parameters(), store, lr=0.1, momentum=0.9,
+                    tile=50000)))
+            elif stepped is not None:
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
+            for step in range(steps):
+                for micro in range(micros):
+                    with contextlib.nullcontext() if off is None else off:
+                        loss = loss_of_matrices(model, 10 * step + micro)
+                        loss.backward()
+                    losses.append(([loss.detach().cpu()], gradients_of(model)))
+                if optimizer is not None:
+                    optimizer.step()
+                for param in model.parameters():
+                    param.grad = None
+                if on_drives:
+                    reads.append(off.parameter_stats().bytes_read)
+            if on_drives:
+                stats = off.parameter_stats()
+                assert stats.limit_bytes == min(host_bytes, stats.total_bytes), stats
+                assert stats.memory_bytes_max <= stats.limit_bytes, stats
+                assert stats.memory_bytes_over == stats.device_bytes_over == 0, stats
+                assert stats.device_limit_bytes == 2 * matrix, stats
+                assert machine.pinned_peak() <= host_bytes, (machine.pinned_peak(), host_bytes)
+                passes = 2 * micros + (stepped is not None)
+                promised = passes * (stats.total_bytes - stats.limit_bytes)
+                of_steps = [after - before for before, after in zip(reads, reads[1:])][-4:]
+                # Where a pass turns into the next, two scopes are read ahead.
+                ahead = 4 * matrix if promised else 0
+                assert sum(of_steps) <= 4 * (promised + ahead), (of_steps, promised)
+                assert (reads[-1] > 0) == (promised > 0), (reads, promised)
+        found.append((losses, values_of(model)))
+    assert_same_steps(found[1][0], found[0][0])
+    assert_same(found[1][1], found[0][1], "parameters")
+
+
+def host_memory_is_shared(store, how_late):
+    """Parameters have what they need of it, and copies of activations the rest."""
+    machine.be_late(32, *how_late)
+    model, given = matrices(), 7 << 20
+    machine.memory()
+    machine.begin_pinned_peak()
+    with over(store, model, None, "fastest", host_bytes=given) as off:
+        for step in range(5):
+            with off:
+                loss_of_matrices(model, step, 512).backward()
+        stats, cache = off.parameter_stats(), off.stats()
+        assert stats.limit_bytes == stats.total_bytes == 4 << 20 and stats.bytes_read == 0, stats
+        assert cache.host_memory_bytes == given - stats.limit_bytes, cache
+        assert 0 < cache.host_bytes_max <= cache.host_memory_bytes and cache.bytes_to_host, cache
+
+
 # ---- Gradients -----------------------------------------------------------------------------------
 
 
@@ -1474,7 +1555,14 @@ def refusals(store):
         assert not places_of(model)
 
     refused(ValueError, f"too few by {1}", limit=LITTLE - 1)
-    refused(ValueError, "leave one of them out", host_bytes="64MiB")
+    large = nn.Linear(640, 640).to(machine.kind)  # 1.6 MB, which PyTorch pins 2 MiB for
+    try:
+        with over(store, large, host_bytes="3MiB"):
+            pass
+    except ValueError as error:
+        assert "too few by 1048576: the largest parameter, weight, has 2.0 MiB" in str(error), error
+    else:
+        raise AssertionError("host_bytes")
     if machine.count > 1:
         model.blocks[1].cpu().to(device_index(1))
         refused(ValueError, "are on several devices")
@@ -1519,6 +1607,7 @@ class Case:
         if self.stepped == "in_backward":
             self.model["recompute"], self.micros = None, 1
             self.between = lambda model, step: None
+        self.host_bytes = dice.choice((None, None, "2MiB", "3MiB", "64MiB"))
 
     def __str__(self):
         return ", ".join(f"{name} {value}" for name, value in vars(self).items())
@@ -1578,7 +1667,8 @@ def check(seed, store):
     machine.be_late(seed, *case.late)
     model = made(**case.model)
     try:
-        with over(store, model, case.limit, case.mode, recompute=case.recompute) as off:
+        with over(store, model, case.limit, case.mode, recompute=case.recompute,
+                  host_bytes=case.host_bytes) as off:
             got = case.run(functools.partial(case.of_ours, store), off, model)
             assert_same_steps(got, expected)
             assert_same(values_of(model), values, "parameters")
@@ -1696,6 +1786,18 @@ def cases():
         "two models on one store": two_models_on_one_store,
     }.items():
         yield f"parameters on drives, {what}", part(case, how_late=HALF)
+    if machine.kind == "late":  # which counts its pinned memory
+        for words, how_late in LATE.items():
+            for kib in 2048, 3072, 8192:
+                yield f"{kib} KiB of host memory keep parameters: the host is {words}", part(
+                    host_memory_keeps_parameters, how_late=how_late, host_bytes=kib << 10, micros=4)
+        for stepped in "PyTorch's", "ours":
+            yield f"host memory keeps parameters, the step is {stepped}", part(
+                host_memory_keeps_parameters, how_late=NEVER, host_bytes=3 << 20, micros=4,
+                stepped=stepped)
+    for words in "ahead", "behind":
+        yield f"host memory keeps parameters and activations: the host is {words}", part(
+            host_memory_is_shared, how_late=LATE[words])
     yield "parameters on drives, a graph is captured", a_graph_is_captured
     yield "parameters on drives, moved to another device", moved_to_another_device
     yield "parameters on drives, what is refused", refusals

@@ -85,3 +85,36 @@ def test_another_order_of_near_uses_costs_few_reads(lag):
     reads_of(order, passes(8), len(places), 40)
     order.expect(without_repetitions(passes(8)))
     assert reads_of(order, passes(lag), len(places), 40) <= 40 + 2 * 20 + 4
+
+
+@pytest.mark.parametrize("micros", (1, 2, 3, 7))
+def test_the_order_of_all_micro_batches_is_learnt(micros):
+    """The last of them is followed by a pass of the optimizer."""
+    places, forward_and_back = back_and_forth(12)
+    order = Order()
+    passes = [forward_and_back] * (micros - 1) + [forward_and_back + places[1:]]
+    for uses in passes * 3:
+        order.begin_step()
+        for place in uses:
+            order.note(place, len(places))
+    order.begin_step()
+    assert order.plan == [place for uses in passes for place in uses]
+    assert order.at == 0
+
+
+def test_one_pass_of_another_length_is_no_period():
+    places, plan = back_and_forth(12)
+    order = Order()
+    for uses in ([plan] * 10) + [plan + places[1:]] + [plan] * 3:
+        order.begin_step()
+        for place in uses:
+            order.note(place, len(places))
+    order.begin_step()
+    assert order.plan == plan
+
+
+def test_the_distance_beyond_a_use_is_that_of_the_next_one():
+    places, plan = back_and_forth(5)  # 0 1 2 3 4 3 2 1 0
+    order = learnt(plan)
+    assert [order.distance(place, 3) for place in places] == [8, 7, 6, 3, 4]
+    assert [order.distance(place, 6) for place in places] == [8, 7, 6, 12, 13]

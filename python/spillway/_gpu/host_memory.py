@@ -36,7 +36,8 @@ class HostMemory:
         self.pieces: List[Tuple[int, int]] = []  # addresses and lengths
         self._refused = ""  # why the system gave no more
         try:
-            self._pin_all(_allowed(cache.host_bytes), table.numa_node(device))
+            self._pin_all(allowed(cache.host_bytes, cache.host_bytes, "are pinned"),
+                          table.numa_node(device))
             for arena, _ in self._arenas:
                 check(cache.call(fast.spw_cache_host_memory, arena))
         except BaseException:  # Ctrl-C; or the cache was closed meanwhile
@@ -96,18 +97,21 @@ class HostMemory:
             blocking.spw_arena_close(arena)
 
 
-def _allowed(wanted: int) -> int:
+def allowed(wanted: int, given: int, use: str) -> int:
     """Not more than is free: what is pinned cannot be taken back, and a control group that has no
-    more ends its processes."""
+    more ends its processes.
+
+    :param given: as host_bytes, of which this is wanted
+    :param use: of what is allowed, in words
+    """
     try:
         free = free_memory()
     except (OSError, ValueError) as error:  # no /proc, as in some sandboxes
-        _log.warning("host_bytes: how much memory is free is not known, and none is pinned: %s",
-                     error)
+        _log.warning("host_bytes: how much memory is free is not known, and 0 B %s: %s", use, error)
         return 0
-    allowed = free // _OF_PARTS * _PARTS
-    if wanted > allowed:
+    most = free // _OF_PARTS * _PARTS
+    if wanted > most:
         _log.warning(
             "host_bytes is %s, but this process and its control groups have %s of memory free: %s "
-            "are pinned", bytes_text(wanted), bytes_text(free), bytes_text(allowed))
-    return min(wanted, allowed)
+            "%s", bytes_text(given), bytes_text(free), bytes_text(most), use)
+    return min(wanted, most)

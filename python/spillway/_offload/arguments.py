@@ -13,7 +13,7 @@ from torch import nn
 from .._core import library
 from .._core.library import Size
 from .._core.scopes import layers_of
-from ..cache import Cache, Mode, host_bytes_of, mode_of
+from ..cache import HOST_BYTES_MIN, Cache, Mode, host_bytes_of, mode_of
 from ..store import Store, choice
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class Sizes:
     :param prefetch_bytes: most prefetched; 0, the default: as much as the largest scope spilled
     :param parameter_bytes: with parameters=True: most bytes of parameters in memory; default: three
         of the largest scope. Of a model on a GPU in its memory, default two, and in the host's
+        unless host_bytes is given
     """
 
     min_bytes: Optional[Size] = None
@@ -128,8 +129,12 @@ def parameters_of(model: nn.Module, store: Optional[Store], own: Optional[Store]
             return None
         from .._params.materialize import parameters_on
 
-        return parameters_on(model, None if own is not None else store, layers_of(model),
-                             parameter_bytes, cache.host_bytes)
+        found = parameters_on(model, None if own is not None else store, layers_of(model),
+                              parameter_bytes, cache.host_bytes)
+        if cache.host_bytes:  # the rest is for copies of a device's activations
+            rest = cache.host_bytes - found.limit_bytes if found.window is not None else 0
+            cache.host_bytes = rest if rest >= HOST_BYTES_MIN else 0
+        return found
     except BaseException:
         cache.close()
         if own is not None:

@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from .._core.library import Size, SpillwayError, bytes_text, size
 from .._core.torch_compat import is_before, is_compiled
+from .._gpu.host_memory import allowed
 from ..plan import parameters_least, parameters_most, parameters_on_device
 from ..report import moves_nothing
 from ..store import Store
@@ -115,7 +116,7 @@ def _devices_of(model: nn.Module) -> Dict[torch.device, str]:
     return found
 
 
-def _check_device(model: nn.Module, device: torch.device, host_bytes: int) -> None:
+def _check_device(model: nn.Module, device: torch.device) -> None:
     """:raises ValueError: that cannot be of a model on a device, yet"""
     for name, param in model.named_parameters():
         if hasattr(param, "_local_tensor"):
@@ -126,10 +127,6 @@ def _check_device(model: nn.Module, device: torch.device, host_bytes: int) -> No
         if isinstance(module, nn.parallel.DistributedDataParallel):
             raise ValueError(f"DistributedDataParallel on {device} uses parameters without a word: "
                              "leave parameters=True out, or train in one process")
-    if host_bytes:
-        raise ValueError(f"host_bytes is for activations in host memory, and parameters=True on "
-                         f"{device} takes of that memory without asking for its size: leave one "
-                         "of them out")
 
 
 def _length(param: Any) -> int:
@@ -162,22 +159,48 @@ def _limit_of(model: nn.Module, scopes: Sequence[nn.Module], parameter_bytes: Op
     :param most: of the bytes of the largest scope and of the largest parameter, if not given
     :raises ValueError: fewer were given than needed; the message says how many are missing
     """
-    names = {param: name for name, param in model.named_parameters()}
-    largest = max(lengths, key=lambda param: lengths[param], default=None)
-    if largest is None:
+    if not lengths:
         return 0
     if parameter_bytes is None:
         scope = max((sum(lengths.get(param, 0) for param in module.parameters())
                      for module in scopes), default=0)
-        return most(scope, lengths[largest])
-    least = parameters_least(lengths[largest])
+        return most(scope, max(lengths.values()))
     given = size("parameter_bytes", parameter_bytes)
+    _check_least(model, "parameter_bytes", given, lengths)
+    return given
+
+
+def _check_least(model: nn.Module, name: str, given: int, lengths: Dict[Any, int]) -> None:
+    """
+    :raises ValueError: fewer bytes were given than needed; the message says how many are missing
+    """
+    largest = max(lengths, key=lambda param: lengths[param])
+    least = parameters_least(lengths[largest])
     if given < least:
+        names = {param: name for name, param in model.named_parameters()}
         raise ValueError(
-            f"parameter_bytes is {given}, too few by {least - given}: the largest parameter, "
+            f"{name} is {given}, too few by {least - given}: the largest parameter, "
             f"{names[largest]}, has {bytes_text(lengths[largest])}, and while one is used the next "
             "has to come")
-    return given
+
+
+def _kept_in_host(model: nn.Module, owner: Optional[Parameters], host_bytes: int,
+                  lengths: Dict[Any, int]) -> int:
+    """Of host_bytes, how much parameters get: all that they have use for, since a byte of them
+    that stays saves more than one of an activation (docs/STATE.md, Parameters).
+
+    :param owner: of those that are in memory already
+    :param lengths: of those that go to drives, in host memory
+    :raises ValueError: fewer were given than needed; the message says how many are missing
+    """
+    if not lengths:
+        return 0
+    _check_least(model, "host_bytes", host_bytes, lengths)
+    wanted = min(host_bytes, sum(lengths.values()))
+    here = 0 if owner is None else owner.memory_bytes
+    if wanted > here:
+        wanted = here + allowed(wanted - here, host_bytes, "of it are used by parameters")
+    return max(wanted, parameters_least(max(lengths.values())))
 
 
 def parameters_on(model: nn.Module, store: Any, scopes: Sequence[nn.Module],
@@ -185,7 +208,7 @@ def parameters_on(model: nn.Module, store: Any, scopes: Sequence[nn.Module],
     """Move the parameters of a model to a store, unless they are there already.
 
     :param scopes: the default of the bytes in memory depends on the largest of these modules
-    :param host_bytes: of host memory that copies of a device's activations stay in
+    :param host_bytes: of host memory, which keeps as many parameters as it can; 0: not given
     :raises RuntimeError: PyTorch is older than 2.1; or a device's host pins no more memory
     :raises TypeError, ValueError: the model, the store or the limit does not allow it
     :raises SpillwayError: ENOSPC the store is too small
@@ -195,14 +218,17 @@ def parameters_on(model: nn.Module, store: Any, scopes: Sequence[nn.Module],
     _check_model(model)
     device = next(iter(_devices_of(model)), torch.device("cpu"))
     if device.type != "cpu":
-        _check_device(model, device, host_bytes)
+        _check_device(model, device)
+    elif host_bytes and parameter_bytes is not None:
+        raise ValueError("parameter_bytes and host_bytes are the same memory for a model in host "
+                         "memory: give one of them")
     owner = owner_of(model)
     if owner is not None and owner.store is not store:
         raise ValueError("the model's parameters are in another store, where materialize() has put "
                          "them: give offload() that one")
     _check_room(model, store)
     if device.type != "cpu":
-        return _on_device(model, store, scopes, parameter_bytes, device, owner)
+        return _on_device(model, store, scopes, parameter_bytes, device, owner, host_bytes)
     fresh = owner is None
     if owner is None:
         owner = Parameters(store, sum(map(_length, model.parameters())) + 1)
@@ -216,13 +242,16 @@ def parameters_on(model: nn.Module, store: Any, scopes: Sequence[nn.Module],
     try:
         lengths = {param: _length(param) for param in model.parameters()
                    if place_in(param) is not None}
-        limit = _limit_of(model, scopes, parameter_bytes, lengths, parameters_most)
+        limit = (_kept_in_host(model, owner, host_bytes, lengths) if host_bytes else
+                 _limit_of(model, scopes, parameter_bytes, lengths, parameters_most))
     except BaseException:
         if fresh:
             owner.to_memory()
         raise
     owner.expect([place for place in map(place_in, model.parameters()) if place is not None])
+    owner.near_bytes = _limit_of(model, scopes, None, lengths, parameters_on_device)
     owner.set_limit(limit)
+    owner.forget_peak()
     if owner.total_bytes <= limit:
         _log.warning("%s", moves_nothing(owner.total_bytes, limit))
     return owner
@@ -230,20 +259,28 @@ def parameters_on(model: nn.Module, store: Any, scopes: Sequence[nn.Module],
 
 def _on_device(model: nn.Module, store: Store, scopes: Sequence[nn.Module],
                parameter_bytes: Optional[Size], device: torch.device,
-               owner: Optional[Parameters]) -> Parameters:
+               owner: Optional[Parameters], host_bytes: int) -> Parameters:
     """parameters_on() of a model on a device. As many bytes are in memory of the device as in that
-    of the host, if they are given."""
+    of the host, if they are given, unless host_bytes are."""
     from .._gpu import slow_path  # only if there are such models
     from .on_device import Window
 
     lengths = {param: _length(param) for param in model.parameters()
                if place_in(param) is not None or why_not(param, LEAST_BYTES, device.type) is None}
     limit = _limit_of(model, scopes, parameter_bytes, lengths, parameters_on_device)
-    host_limit = _limit_of(model, scopes, parameter_bytes, lengths, parameters_most)
+    table = slow_path._table(device.type)
+    in_host = {param: table.pinned_bytes(length) for param, length in lengths.items()}
+    if host_bytes:
+        host_limit = _kept_in_host(model, owner, host_bytes, in_host)
+    elif parameter_bytes is None:
+        host_limit = _limit_of(model, scopes, None, in_host, parameters_most)
+    else:
+        host_limit = max(limit, parameters_least(max(in_host.values(), default=0)))
     fresh = owner is None
     if owner is None:
         owner = Parameters(store, host_limit)
-        owner.window = Window(owner, slow_path._table(device.type), device, limit)
+        owner.room_of = table.pinned_bytes
+        owner.window = Window(owner, table, device, limit)
     assert owner.window is not None
     try:
         for name, param in model.named_parameters():
@@ -251,6 +288,7 @@ def _on_device(model: nn.Module, store: Store, scopes: Sequence[nn.Module],
         _name(model)
         owner.expect([place for place in map(place_in, model.parameters()) if place is not None])
         owner.window.expect(model.parameters())
+        owner.near_bytes = _limit_of(model, scopes, None, lengths, parameters_on_device)
         owner.set_limit(host_limit)
         owner.window.set_limit(limit)
     except BaseException:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import bisect
-from typing import Any, List, Optional, Sequence, Set
+import collections
+import itertools
+from typing import Any, Deque, List, Optional, Sequence, Set
 
 # The most uses of a place in a step that are remembered.
 _USES_MAX = 64
@@ -11,6 +13,9 @@ _NEVER = 1 << 60
 # Uses may come in another order within this part of the plan, as steps of an optimizer do that wait
 # for copies.
 _PARTS_OF_SLACK = 4
+# Micro-batches of a step that are told from one another, and of how many uses these are alike.
+_TRACES_MAX = 64
+_PARTS_ALIKE = 8
 
 
 class Order:
@@ -24,6 +29,7 @@ class Order:
         self.serial = 0
         self._early: Set[int] = set()
         self._trace: List[Any] = []
+        self._traces: Deque[List[Any]] = collections.deque(maxlen=2 * _TRACES_MAX)
         self._used: Optional[Any] = None  # the last place used in this step
 
     def note(self, place: Any, places: int) -> None:
@@ -59,17 +65,26 @@ class Order:
             self.ahead = max(0, self.ahead - 1)
             distance -= 1
 
-    def distance(self, place: Any) -> int:
-        """The number of uses until the place's next one. If not known, the place used longest
-        ago is the farthest."""
+    def distance(self, place: Any, beyond: int = 0) -> int:
+        """The number of uses until the place's next one, of those after as many as are given. If
+        not known, the place used longest ago is the farthest."""
         order = place.order
         if not order:
             return _NEVER + self.serial - int(place.last)
-        begin = bisect.bisect_left(order, self.at)
+        at = (self.at + beyond) % len(self.plan)
+        begin = bisect.bisect_left(order, at)
         for index in (*range(begin, len(order)), *range(begin)):
             if order[index] not in self._early:
-                return int((order[index] - self.at) % len(self.plan))
-        return len(self.plan)
+                return int((order[index] - at) % len(self.plan)) + beyond
+        return len(self.plan) + beyond
+
+    def is_near(self, ahead: int, near_bytes: int) -> bool:
+        """Whether the places used before that use take no more than these bytes."""
+        for number in range(ahead):
+            near_bytes -= self.plan[(self.at + number) % len(self.plan)].length
+            if near_bytes < 0:
+                return False
+        return True
 
     def next_to_come(self) -> Optional[Any]:
         """The first use ahead whose bytes are not known to be there; None: all are."""
@@ -81,11 +96,26 @@ class Order:
         return None
 
     def begin_step(self) -> None:
-        """Expect the uses since the last call again."""
+        """Expect the uses since the last call again. If every n-th call is alike, as where the
+        last of n micro-batches is followed by the optimizer's step: those since the n-th last."""
         if self._trace:
-            trace, self._trace = self._trace, []
-            self.expect(trace)
+            self._traces.append(self._trace)
+            self._trace = []
+            traces = list(self._traces)
+            self.expect([place for trace in traces[-self._period():] for place in trace])
         self._used = None
+
+    def _period(self) -> int:
+        """That is seen in most of the last traces, twice at least; of those the shortest."""
+        lengths = [len(trace) for trace in self._traces]
+
+        def seen(period: int) -> int:
+            pairs = zip(reversed(lengths), reversed(lengths[:-period]))
+            alike = (abs(one - other) * _PARTS_ALIKE <= one for one, other in pairs)
+            count = sum(1 for _ in itertools.takewhile(bool, alike))
+            return count if count >= period else 0
+
+        return max(range(1, max(2, min(_TRACES_MAX, len(lengths)))), key=seen)
 
     def expect(self, places: Sequence[Any]) -> None:
         """Expect uses in this order."""
@@ -96,7 +126,8 @@ class Order:
 
     def drop(self, place: Any) -> None:
         """The place is no more."""
-        self._trace = [each for each in self._trace if each is not place]
+        for trace in (self._trace, *self._traces):
+            trace[:] = [each for each in trace if each is not place]
         self._used = None if self._used is place else self._used
         if place.order:
             self.expect([each for each in self.plan if each is not place])

@@ -20,7 +20,7 @@ import json
 import logging
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from torch import nn
 
@@ -89,6 +89,7 @@ class Parameters(Owner):
         self.closed = False
         self._given_bytes = limit_bytes
         self._largest = 0
+        self.near_bytes = 1 << 62  # uses after that many bytes of others can wait for their memory
         self._places: Dict[Place, "weakref.ReferenceType[Any]"] = {}
         self._bytes = dict.fromkeys((RESIDENT, LEAVING, ABSENT, COMING), 0)
         self._in_memory: Dict[Place, None] = {}  # places that are not ABSENT
@@ -97,6 +98,8 @@ class Parameters(Owner):
         self._counts = _Counts()
         self._said_over = False
         self.window: Optional[Window] = None  # the parameters are twins of those of a device
+        # Bytes of memory that a parameter of a length takes.
+        self.room_of: Callable[[int], int] = int
         store.add_dependent(self)
 
     # ---- Which parameters ------------------------------------------------------------------------
@@ -108,9 +111,9 @@ class Parameters(Owner):
         with self._lock, _Counted(self):
             local = getattr(param, "_local_tensor", param)
             place = Place(name, self, local, shared=local is not param)
-            self._bytes[RESIDENT] += place.length
+            self._bytes[RESIDENT] += place.room
             self._in_memory[place] = None
-            self._largest = max(self._largest, place.length)
+            self._largest = max(self._largest, place.room)
             self._order.serial += 1
             place.last = place.number = self._order.serial
             adopt(param, place)
@@ -138,7 +141,7 @@ class Parameters(Owner):
         :param length: in bytes; 0: as large as the largest
         """
         with self._lock, _Counted(self):
-            self._room(length or self._largest, wait=True)
+            self._room(self.room_of(length) or self._largest, wait=True)
 
     def moved(self, param: Any, place: Place) -> None:
         """A parameter was given other memory: adopt it again with that."""
@@ -156,7 +159,7 @@ class Parameters(Owner):
             self._finish(place)
         if by_storage.get(place.storage._cdata) is place:
             del by_storage[place.storage._cdata]
-        self._bytes[place.state] -= place.length
+        self._bytes[place.state] -= place.room
         self._in_memory.pop(place, None)
         self._order.drop(place)
         place.drop(self.store)
@@ -169,7 +172,7 @@ class Parameters(Owner):
 
     @property
     def total_bytes(self) -> int:
-        return sum(self._bytes.values())
+        return sum(place.length for place in list(self._places))
 
     @property
     def limit_bytes(self) -> int:
@@ -179,6 +182,11 @@ class Parameters(Owner):
         with self._lock, _Counted(self):
             self._given_bytes = limit_bytes
             self._room(0, wait=True)
+
+    def forget_peak(self) -> None:
+        """All were in memory until now."""
+        with self._lock:
+            self._counts.memory_bytes_max = self.memory_bytes
 
     # ---- Uses ------------------------------------------------------------------------------------
 
@@ -230,7 +238,7 @@ class Parameters(Owner):
             self._finish(place)
         if place.state == ABSENT:  # also if its prefetch failed
             self._check_open(place)
-            self._room(place.length, wait=True)
+            self._room(place.room, wait=True)
             self._begin_read(place, URGENT)
             error = self._finish(place)
         if error is not None:
@@ -264,8 +272,8 @@ class Parameters(Owner):
 
     def count(self, place: Place, state: str) -> None:
         """Count a change of state that is about to happen."""
-        self._bytes[place.state] -= place.length
-        self._bytes[state] += place.length
+        self._bytes[place.state] -= place.room
+        self._bytes[state] += place.room
         if state == ABSENT:
             self._in_memory.pop(place, None)
         else:
@@ -284,7 +292,7 @@ class Parameters(Owner):
         moving: Dict[Place, None] = {}
         for place in list(self._places):
             state = place.noticed()
-            counted[state] += place.length
+            counted[state] += place.room
             if state != ABSENT:
                 in_memory[place] = None
             if state in (LEAVING, COMING):
@@ -322,16 +330,25 @@ class Parameters(Owner):
         return True
 
     def _latest(self, nearer_than: int) -> Optional[Place]:
-        """The place to evict: the one whose next use is farthest away."""
+        """The place to evict: the one whose next use is farthest away; of a use that comes later,
+        farthest away then. If that one is used before, another would have to be read once more for
+        a use that is not near: None."""
+        order = self._order
+        beyond = max(nearer_than, 0)
+        if order.is_near(beyond, self.near_bytes):
+            beyond = 0
         found: List[Tuple[int, Place]] = []
         for place in list(self._in_memory):
             if place.state == RESIDENT and not place.held and not place.failed:
-                distance = self._order.distance(place)
-                if distance > nearer_than:
+                distance = order.distance(place, beyond)
+                if beyond or distance > nearer_than:
                     found.append((distance, place))
         found.sort(key=lambda each: -each[0])
-        return next((place for _, place in found
-                     if place.noticed() == RESIDENT and place.is_alone()), None)
+        farthest = next((place for _, place in found
+                         if place.noticed() == RESIDENT and place.is_alone()), None)
+        if farthest is not None and order.distance(farthest) <= nearer_than:
+            return None
+        return farthest
 
     def _let_go(self, place: Place) -> None:
         if place.object and place.copies >= self.copies and place.has_same(self.store):
@@ -384,7 +401,7 @@ class Parameters(Owner):
             if place is None:
                 return
             if place.state == ABSENT:
-                if not self._room(place.length, wait=False, nearer_than=order.ahead):
+                if not self._room(place.room, wait=False, nearer_than=order.ahead):
                     return
                 try:
                     self._begin_read(place, PREFETCH)
@@ -456,7 +473,7 @@ class Parameters(Owner):
         with self._lock, _Counted(self):
             for place in self.places:
                 param = self._places[place]()
-                self._given_bytes = max(self.limit_bytes, self.total_bytes)
+                self._given_bytes = max(self.limit_bytes, sum(self._bytes.values()))
                 if place.noticed() != RESIDENT:
                     self._bring(place)
                 if param is not None:

@@ -147,14 +147,16 @@ class Memory:
 
 class Place(Memory):
     """The memory in the host and the object of a parameter. ``is_clean``: the object has the same
-    bytes as the memory, which was not used since that was checked."""
+    bytes as the memory, which was not used since that was checked. ``room``: bytes of memory
+    that it takes while it is there."""
 
     __slots__ = ("name", "state", "object", "copies", "request", "written", "is_clean", "failed",
-                 "number", "kinds")
+                 "number", "kinds", "room")
 
     def __init__(self, name: str, owner: Any, tensor: torch.Tensor, shared: bool) -> None:
         super().__init__(owner, tensor, shared)
         self.name = name
+        self.room: int = owner.room_of(self.length)
         self.state = RESIDENT
         self.object = 0
         self.copies = 0  # number of copies of the object

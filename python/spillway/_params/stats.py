@@ -8,7 +8,8 @@ import dataclasses
 @dataclasses.dataclass(frozen=True)
 class ParameterStats:
     """Counters of parameters on drives: ``memory_bytes`` and ``parameters`` are current values,
-    the others count since the parameters went to the store. ``waits``: uses that waited for a
+    the others count since the parameters went to the store; of a device, memory is counted as it is
+    pinned, in powers of two. ``waits``: uses that waited for a
     drive; ``bytes_unwritten``: evicted without a write, as the drives had the same bytes;
     ``memory_bytes_over``: by how much the memory limit was exceeded at most. ``device_...``: the
     same of a device's memory, where the model is on one, and 0 else; ``bytes_copied_in``,
