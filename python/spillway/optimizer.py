@@ -569,8 +569,8 @@ class Optimizer(torch.optim.Optimizer):
         return loss
 
     def zero_grad(self, *given: Any, **options: Any) -> None:
-        """As torch.optim has it. With in_backward=True gradients are freed by then; what has none in
-        the next step is stepped with zeros, where they are not set to None."""
+        """As torch.optim has it. With in_backward=True gradients are freed by then: unless they are
+        to be None, what has none in the next step is stepped with zeros."""
         super().zero_grad(*given, **options)
         if self._during is not None:
             self._during.zero_gradients(not (given[0] if given else

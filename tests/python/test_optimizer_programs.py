@@ -229,7 +229,7 @@ def a_rate_in_a_tensor(make):
 
 def two_passes_and_clipped_values(make):
     model = net()
-    optimizer = make(AdamW, model.parameters(), lr=0.01, foreach=None, fused=None)
+    optimizer = make(AdamW, model.parameters(), lr=0.01, foreach=None)
     for _ in range(STEPS):
         for _ in range(2):
             loss_of(model).backward()
@@ -320,8 +320,8 @@ def test_the_same_as_with_its_class(program):
 @needs_hooks
 @pytest.mark.parametrize("program", [groups_are_added, a_scheduler_that_sets_betas,
                                      gradients_become_zero, zeros_have_signs, closures,
-                                     frozen_for_a_while, no_elements, rates_by_hand, in_another_order_of_memory,
-                                     averaged_weights], ids=lambda program: program.__name__)
+                                     frozen_for_a_while, no_elements, rates_by_hand,
+                                     in_another_order_of_memory, averaged_weights], ids=lambda program: program.__name__)
 def test_the_same_in_the_backward_pass(program):
     def plain(cls, params, **options):
         return cls(params, foreach=False, **options)

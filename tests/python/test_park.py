@@ -339,7 +339,7 @@ dist.destroy_process_group()
 @pytest.mark.parametrize("kind", ["freed", "kept"])
 def test_shards_of_two_processes(drives, folder, kind):
     """What fully_shard has sharded, and the optimizer's state of it, of which each use is refused
-    with words: below them, operations reach memory that is not there."""
+    with a message: below them, operations reach memory that is not there."""
     spillway.format_store(drives, partitions=2)
 
     def run(name, paths):
