@@ -2,6 +2,7 @@
 # tests/python/test_parameters_store.py - parameters and optimizer on drives: durable together
 # layer: all
 import errno
+import functools
 import os
 import random
 import runpy
@@ -436,6 +437,11 @@ def test_two_ranks(folder, parallel):
             stats = off.parameter_stats()
             assert stats.parameters >= 6 and stats.reads > 0 and stats.failures == 0
             optimizer.commit()
+            if parallel != "ddp":
+                for convert in model.blocks[0].up.double, functools.partial(model.to, "cpu"):
+                    with pytest.raises(RuntimeError) as raised:
+                        convert()
+                    assert "parameters_to_memory() first" in str(raised.value.__cause__)
             values = whole(model)
             off.parameters_to_memory()
             assert all(torch.equal(one, other) for one, other in zip(values, whole(model)))

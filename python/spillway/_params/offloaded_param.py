@@ -49,8 +49,14 @@ def _without_bytes() -> Set[Any]:
 
 
 _NEED_NO_BYTES = _without_bytes()
-_MAKES_PARAMETERS = nn.Parameter.__new__.__code__  # which asks for a tensor of the same class
+_MAKES_PARAMETERS = nn.Parameter.__new__.__code__
 _GIVE_ADDRESSES = {Tensor.data_ptr}
+
+
+def makes_parameter(func: Any) -> bool:
+    """Whether nn.Parameter(parameter) is what has called the function of a class that calls this:
+    it asks for a tensor of the same class."""
+    return func is Tensor.detach and sys._getframe(2).f_code is _MAKES_PARAMETERS
 
 
 # The classes of tensors whose bytes belong to a place.
@@ -75,7 +81,7 @@ class OnDrives(nn.Parameter):
                 return func(*args, **kwargs)
         if func is torch.autograd.grad:
             return _grad(*args, **kwargs)
-        if func is Tensor.detach and sys._getframe(1).f_code is _MAKES_PARAMETERS:
+        if makes_parameter(func):
             return _alias(_run(func, args, kwargs, gathered(args, kwargs)))
         return _run(func, args, kwargs, gathered(args, kwargs))
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .._core.torch_compat import without_torch_function
-from .offloaded_param import CLASSES, OnDrives, _run, gathered, needs_no_bytes
+from .offloaded_param import CLASSES, OnDrives, _run, gathered, makes_parameter, needs_no_bytes
 from .residency import Place
 
 
@@ -49,10 +49,23 @@ def _class() -> Any:
             if needs_no_bytes(func) or gives_shard:
                 with without_torch_function():
                     return func(*args, **kwargs)
+            if makes_parameter(func):
+                refuse_exchange(args[0])
             return _run(func, args, kwargs, gathered(args, kwargs))
 
     CLASSES.update((Shard, ShardedOnDrives))
     return ShardedOnDrives
+
+
+def refuse_exchange(param: Any) -> None:
+    """PyTorch exchanges shards in model.to() and model.half(), and FSDP goes on with memory that is
+    not there.
+
+    :raises RuntimeError: always
+    """
+    raise RuntimeError(
+        f"parameter {param._spillway_place.name} is a shard on drives, and cannot be exchanged: "
+        "call off.parameters_to_memory() first, and then move or convert the model")
 
 
 def settle(model: torch.nn.Module) -> None:

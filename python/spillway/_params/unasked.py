@@ -55,6 +55,10 @@ def _of_ordinary(swap: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]
             (tensor, tensor._spillway_place.owner, tensor._spillway_place.on_drives.name)
             for tensor in (t1, t2) if _is_on_drives(tensor)]
         for tensor, owner, _ in found:
+            if hasattr(tensor, "_local_tensor"):
+                from .shards import refuse_exchange
+
+                refuse_exchange(tensor)
             owner.check_alike(tensor, t2 if tensor is t1 else t1)
         for tensor, owner, _ in found:
             owner.release(tensor, tensor._spillway_place)
