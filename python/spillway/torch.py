@@ -837,8 +837,7 @@ def offload(
         default: the children of the outermost ModuleLists and Sequentials; see parts_of()
     :param parameters: are on the drives, too, and in memory while they are used or about to be; the
         store must be open, and the optimizer made afterwards. docs/STATE.md, *Parameters*
-    :param host_bytes: of a GPU, copies stay in as much host memory; docs/GUIDE.md, *On a GPU*. With
-        parameters=True parameters do first, on a GPU or not; docs/STATE.md, *Parameters*
+    :param host_bytes: of host memory, for parameters=True and a GPU's copies: docs/GUIDE.md
     :param report: a file that close() writes: a page for a browser; figures, if it ends in .json
     :param former: deprecated: the sizes of Sizes as keywords
     :raises SpillwayError: the store is closed; no memory; it is too small for the parameters

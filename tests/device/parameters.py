@@ -351,7 +351,7 @@ def host_memory_keeps_parameters(store, how_late, host_bytes, micros, stepped=No
                 passes = 2 * micros + (stepped is not None)
                 promised = passes * (stats.total_bytes - stats.limit_bytes)
                 of_steps = [after - before for before, after in zip(reads, reads[1:])][-4:]
-                # Where a pass turns into the next, two scopes are read ahead.
+                # Where a pass turns into the next, two scopes are prefetched.
                 ahead = 4 * matrix if promised else 0
                 assert sum(of_steps) <= 4 * (promised + ahead), (of_steps, promised)
                 assert (reads[-1] > 0) == (promised > 0), (reads, promised)
@@ -1726,6 +1726,22 @@ def cases_of_gradients():
             a_backward_pass_ends_in_the_middle, how_late=HALF, kind=kind)
 
 
+def cases_of_host_memory():
+    part = functools.partial
+    if machine.kind == "late":  # which counts its pinned memory
+        for words, how_late in LATE.items():
+            for kib in 2048, 3072, 8192:
+                yield f"{kib} KiB of host memory keep parameters: the host is {words}", part(
+                    host_memory_keeps_parameters, how_late=how_late, host_bytes=kib << 10, micros=4)
+        for stepped in "PyTorch's", "ours":
+            yield f"host memory keeps parameters, the step is {stepped}", part(
+                host_memory_keeps_parameters, how_late=NEVER, host_bytes=3 << 20, micros=4,
+                stepped=stepped)
+        for words in "ahead", "behind":
+            yield f"host memory keeps parameters and activations: the host is {words}", part(
+                host_memory_is_shared, how_late=LATE[words])
+
+
 def cases():
     part = functools.partial
     of_options = {
@@ -1786,18 +1802,7 @@ def cases():
         "two models on one store": two_models_on_one_store,
     }.items():
         yield f"parameters on drives, {what}", part(case, how_late=HALF)
-    if machine.kind == "late":  # which counts its pinned memory
-        for words, how_late in LATE.items():
-            for kib in 2048, 3072, 8192:
-                yield f"{kib} KiB of host memory keep parameters: the host is {words}", part(
-                    host_memory_keeps_parameters, how_late=how_late, host_bytes=kib << 10, micros=4)
-        for stepped in "PyTorch's", "ours":
-            yield f"host memory keeps parameters, the step is {stepped}", part(
-                host_memory_keeps_parameters, how_late=NEVER, host_bytes=3 << 20, micros=4,
-                stepped=stepped)
-    for words in "ahead", "behind":
-        yield f"host memory keeps parameters and activations: the host is {words}", part(
-            host_memory_is_shared, how_late=LATE[words])
+    yield from cases_of_host_memory()
     yield "parameters on drives, a graph is captured", a_graph_is_captured
     yield "parameters on drives, moved to another device", moved_to_another_device
     yield "parameters on drives, what is refused", refusals

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_parameters_host.py - host_bytes of parameters on drives: what stays is not read
-"""What a step reads is compared with what the rule promises: no rule of eviction reads less than the
-one that knows the future, which this file computes from the uses that there were."""
+"""What a step reads is compared with what the rule promises: none reads less than the one that knows
+the future, which this file computes from the uses that there were."""
 import contextlib
 import logging
 
@@ -146,7 +146,7 @@ def test_what_stays_is_not_read(store, monkeypatch, host_bytes, micros):
         of_steps = [after - before for before, after in zip(reads, reads[1:])]
         kept = min(host_bytes // MATRIX * MATRIX, TOTAL)
         assert watched.least_reads(kept)[2:] == [2 * micros * (TOTAL - kept)] * 4
-        # What is read ahead at the end of a step is of the next one.
+        # What is prefetched at the end of a step is of the next one.
         ahead = MATRIX if kept < TOTAL else 0
         assert abs(sum(of_steps[1:]) - 4 * 2 * micros * (TOTAL - kept)) <= ahead, of_steps
         assert max(of_steps[1:]) <= 2 * micros * (TOTAL - kept) + ahead, of_steps
@@ -192,7 +192,7 @@ def test_what_an_optimizer_changes_stays(store, monkeypatch, host_bytes, micros,
         passes = 2 * micros + ("in_backward" not in (options or {}))
         least = watched.least_reads(host_bytes)[1:]
         # Where passes in one direction follow each other, what is near is read early: before the
-        # optimizer's pass, and after it. What is read ahead at the end is of the next step.
+        # optimizer's pass, and after it. What is prefetched at the end is of the next step.
         read, count = sum(of_steps[3:]), len(of_steps[3:])
         assert sum(least[3:]) - NEAR <= read <= sum(least[3:]) + count * 2 * NEAR, of_steps
         assert read <= count * (passes * (TOTAL - host_bytes) + 2 * NEAR), of_steps

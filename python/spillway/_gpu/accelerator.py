@@ -123,7 +123,7 @@ class Table:
         return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
 
     def pinned_bytes(self, length: int) -> int:
-        """Of memory that is pinned for so many: PyTorch rounds up to a power of two."""
+        """Of memory that is pinned for that length: PyTorch rounds up to a power of two."""
         return 1 << (length - 1).bit_length() if length else 0
 
     def on(self, stream: Any) -> Any:
