@@ -363,7 +363,7 @@ def host_memory_keeps_parameters(store, how_late, host_bytes, micros, stepped=No
 def host_memory_is_shared(store, how_late):
     """Parameters have what they need of it, and copies of activations the rest."""
     machine.be_late(32, *how_late)
-    model, given = matrices(), 7 << 20
+    model, given = matrices(), 8 << 20
     machine.memory()
     machine.begin_pinned_peak()
     with over(store, model, None, "fastest", host_bytes=given) as off:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_parameters_host.py - host_bytes of parameters on drives: what stays is not read
-"""What a step reads is compared with what the rule promises: none reads less than the one that knows
-the future, which this file computes from the uses that there were."""
+"""What a step reads is compared with what the rule promises: none reads less than the one that
+knows the future, which this file computes from the uses that there were."""
 import contextlib
 import logging
 
