@@ -321,7 +321,8 @@ def test_the_same_as_with_its_class(program):
 @pytest.mark.parametrize("program", [groups_are_added, a_scheduler_that_sets_betas,
                                      gradients_become_zero, zeros_have_signs, closures,
                                      frozen_for_a_while, no_elements, rates_by_hand,
-                                     in_another_order_of_memory, averaged_weights], ids=lambda program: program.__name__)
+                                     in_another_order_of_memory, averaged_weights],
+                         ids=lambda program: program.__name__)
 def test_the_same_in_the_backward_pass(program):
     def plain(cls, params, **options):
         return cls(params, foreach=False, **options)
