@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # tests/peers/onspillway.py - a plugin for pytest: a peer's tests, on spillway
-"""Loaded by peers.py, by -p, which also sets what tests/pytorch/hooked.py takes and
+"""Loaded by suites.py, by -p, which also sets what tests/pytorch/hooked.py takes and
 
   SPW_PEER          trl, accelerate or deepspeed
   SPW_SUITE_WAY     plain: the peer as it is; spilled: on spillway

@@ -54,4 +54,4 @@ AsyncIOBuilder().load(verbose=False)' >"$folder/compile.log" 2>&1 || {
     exit 1
 }
 late=$(PYTHON=$python tests/device/device.sh --build "$build" --late)
-exec "$python" tests/peers/peers.py --build "$build" --late "$late" ${DEEPSPEED_TESTS:+--deepspeed-tests "$DEEPSPEED_TESTS"} "${@:2}"
+exec "$python" tests/peers/suites.py --build "$build" --late "$late" ${DEEPSPEED_TESTS:+--deepspeed-tests "$DEEPSPEED_TESTS"} "${@:2}"

@@ -104,6 +104,9 @@ class Table:
     def numa_node(self, device):
         return -1
 
+    def pinned_bytes(self, length):
+        return length
+
     def pin(self, device, address, length):
         self.pins[address] = length
 

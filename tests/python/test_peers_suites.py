@@ -8,8 +8,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "peers"))
 
-import peers  # noqa: E402
-import results  # noqa: E402
+import suites  # noqa: E402, and first: it knows where outcomes is
+import outcomes  # noqa: E402
 
 PASSED = {"outcome": "passed", "message": "", "bytes": 8}
 FAILED = {"outcome": "failed", "message": "E   ValueError: no", "bytes": 8}
@@ -21,11 +21,11 @@ def run(peer, way, name, what):
 
 def judged(plain, ours, name="test_x.py::test_a"):
     """The tally, and the table's entry."""
-    tally = results.Tally()
+    tally = outcomes.Tally()
     runs = [run("trl", "plain", name, plain)]
     if ours is not None:
         runs.append(run("trl", "spilled", name, ours))
-    return tally, peers.compare(runs, tally)[f"trl {name}"]
+    return tally, suites.compare(runs, tally)[f"trl {name}"]
 
 
 @pytest.mark.parametrize("plain, ours, counts", [
@@ -45,18 +45,18 @@ def test_verdicts(plain, ours, counts):
 
 def test_what_is_expected(monkeypatch):
     """As long as it is so."""
-    monkeypatch.setattr(peers, "EXPECTED", {"trl test_x.py": "its reason"})
+    monkeypatch.setattr(suites, "EXPECTED", {"trl test_x.py": "its reason"})
     tally, entry = judged(PASSED, FAILED)
     assert tally.skipped == 1 and entry["why"] == "failed: its reason"
-    peers.check_expected({"trl test_x.py": entry}, SimpleNamespace(words=[]), tally)
+    suites.check_expected({"trl test_x.py": entry}, SimpleNamespace(words=[]), tally)
     assert not tally.failed
     tally, entry = judged(PASSED, PASSED)
-    peers.check_expected({"trl test_x.py": entry}, SimpleNamespace(words=[]), tally)
+    suites.check_expected({"trl test_x.py": entry}, SimpleNamespace(words=[]), tally)
     assert tally.failed == 1
 
 
 def test_a_peer_that_moves_no_byte():
-    tally = results.Tally()
-    table = {f"{peer} test": {"bytes": int(peer != "trl")} for peer in peers.FILES}
-    peers.check_bytes(table, SimpleNamespace(words=[]), tally)
+    tally = outcomes.Tally()
+    table = {f"{peer} test": {"bytes": int(peer != "trl")} for peer in suites.FILES}
+    suites.check_bytes(table, SimpleNamespace(words=[]), tally)
     assert [what for what, _, _ in tally.failures] == ["trl"]

@@ -34,7 +34,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(ROOT, "tests", "runner"))
 
 import drives  # noqa: E402
-import results  # noqa: E402
+import outcomes  # noqa: E402
 
 PYTHON = "/usr/bin/python3"  # whose PyTorch is Debian's, of which the tests are
 # The folder's own conftest.py and the configuration of the tree around it are for PyTorch's runs.
@@ -170,7 +170,7 @@ class Suite:
         try:
             return process.wait()
         finally:
-            results.end_group(process)
+            outcomes.end_group(process)
             with self.lock:
                 self.running.discard(process)
 
@@ -285,7 +285,7 @@ def check_spilled(sums, suite, tally):
 
 
 def run_suite(suite, jobs):
-    tally, runs = results.Tally(), []
+    tally, runs = outcomes.Tally(), []
     try:
         runs = suite.execute(jobs)
     except KeyboardInterrupt:

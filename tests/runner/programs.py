@@ -7,7 +7,7 @@ import subprocess
 import xml.etree.ElementTree
 
 import drives
-import results
+import outcomes
 
 EXIT_SKIPPED = 77
 # Layers: `make test`; what only `make test-all` runs; both.
@@ -90,7 +90,7 @@ class CProgram(Program):
         return [self.binary]
 
     def parse(self, text, status, _place):
-        outcome = results.Outcome()
+        outcome = outcomes.Outcome()
         said = []  # since the last event
         for line in text.splitlines():
             event = self.EVENT.search(line)
@@ -139,7 +139,7 @@ class Script(Program):
         return ["bash", self.path]
 
     def parse(self, text, status, _place):
-        outcome = results.Outcome()
+        outcome = outcomes.Outcome()
         for word, name in (m.groups() for m in map(self.CASE.match, text.splitlines()) if m):
             if word == "begin":
                 outcome.current = name
@@ -190,7 +190,7 @@ class PythonFiles(Program):
 
     def outcomes(self, label, text, status, place, seconds):
         """That of the process, for what belongs to no file, and those of the files."""
-        process = results.Outcome()
+        process = outcomes.Outcome()
         if os.path.exists(self.report(place)):
             found = self.of_report(place)
             explained = any(outcome.failures for _, outcome, _, _ in found)
@@ -215,7 +215,7 @@ class PythonFiles(Program):
             by_file[next(name for name in names if name in by_file)].append(case)
         found = []
         for name, cases in by_file.items():
-            outcome, said = results.Outcome(), []
+            outcome, said = outcomes.Outcome(), []
             for case in cases:
                 said += self.take(outcome, case)
             outcome.check_any(0)

@@ -27,7 +27,7 @@ sys.path.insert(0, os.path.join(ROOT, "tests", "runner"))
 
 import drives  # noqa: E402
 import models  # noqa: E402
-import results  # noqa: E402
+import outcomes  # noqa: E402
 
 CHILD = os.path.join(ROOT, "tests", "zoo", "child.py")
 MODES = ["plain", "observe", "spill", "fastest", "budget", "budget, recompute",
@@ -74,7 +74,7 @@ class Zoo:
             for line in self.lines_of(child):
                 left.remove(line["mode"])
                 self.note(model, line)
-            results.end_group(child)
+            outcomes.end_group(child)
             errors.seek(0)
             last = errors.read().decode(errors="replace").splitlines()[-LAST_LINES:]
         if left:
@@ -124,7 +124,7 @@ class Zoo:
                 print("         | " + problem.replace("\n", "\n         | "), flush=True)
 
     def tally(self):
-        tally = results.Tally()
+        tally = outcomes.Tally()
         for row in self.rows:
             if row["problems"]:
                 name = f"{row['package']} {row['model']}"

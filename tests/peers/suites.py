@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-# tests/peers/peers.py - the peers' own tests of offloading, on spillway
-"""Usage: tests/peers/peers.py --build FOLDER --late FOLDER [--deepspeed-tests FOLDER] [WORD...]
+# tests/peers/suites.py - the peers' own tests of offloading, on spillway
+"""Usage: tests/peers/suites.py --build FOLDER --late FOLDER [--deepspeed-tests FOLDER] [WORD...]
 
 Called by run.sh, which has put the tests into FOLDER/peers. Each runs as the peer is, and with
 spillway in place of what it tests (onspillway.py). A test has failed if it ends otherwise then, and
@@ -24,7 +24,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.dont_write_bytecode = True
 sys.path[:0] = [os.path.join(ROOT, "tests", name) for name in ("runner", "pytorch")]
 
-import results  # noqa: E402
+import outcomes  # noqa: E402
 import suite  # noqa: E402
 
 WAYS = ("plain", "spilled")
@@ -182,7 +182,7 @@ def check_expected(table, peers, tally):
 
 
 def run_all(peers):
-    tally, runs = results.Tally(), []
+    tally, runs = outcomes.Tally(), []
     try:
         runs = peers.execute()
     except KeyboardInterrupt:
