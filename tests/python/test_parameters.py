@@ -389,6 +389,17 @@ def test_modules_choose_as_with_parameters_in_memory(store):
 
 
 @needs
+def test_modules_compile_as_before(store):
+    """TorchScript, after a parameter has been on drives: it looks up by identity the function of
+    PyTorch that fast paths ask."""
+    off = on_drives(store, made())
+    layer = nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, batch_first=True).eval()
+    x = torch.randn(2, 7, WIDTH)
+    assert torch.equal(torch.jit.script(layer)(x), layer(x))
+    off.parameters_to_memory()
+
+
+@needs
 def test_parameters_shared_between_processes_stay_in_memory(store):
     """PyTorch cannot resize such a storage again: its process would end."""
     plain = made()

@@ -77,6 +77,8 @@ def _of_others(has: Callable[[Any], bool]) -> Callable[[Any], bool]:
     def has_torch_function(relevant_args: Any) -> bool:
         return has(tuple(each for each in relevant_args if type(each) is not OnDrives))
 
+    # TorchScript knows the function as an operator of its own, and would compile this one.
+    torch.jit._builtins._register_builtin(has_torch_function, "aten::has_torch_function")
     return has_torch_function
 
 
