@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# tests/runner/outcomes.py - what came of a program: cases, hangs, leftovers, times, the closing line
+# tests/runner/outcomes.py - what came of a program: cases, hangs, leftovers, times, closing line
 import contextlib
 import glob
 import json
