@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_parameters_order.py - the order in which parameters are expected
+import weakref
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -118,3 +120,18 @@ def test_the_distance_beyond_a_use_is_that_of_the_next_one():
     order = learnt(plan)
     assert [order.distance(place, 3) for place in places] == [8, 7, 6, 3, 4]
     assert [order.distance(place, 6) for place in places] == [8, 7, 6, 12, 13]
+
+
+def test_what_is_forgotten_is_not_held():
+    places, plan = back_and_forth(4)
+    order = learnt(plan)
+    for place in plan:
+        order.note(place, len(places))
+    order.begin_step()
+    order.note(places[0], len(places))
+    gone = [weakref.ref(place) for place in places]
+    order.forget()
+    order.drop(places[0])
+    assert order.next_to_come() is None and order.distance(places[1]) > len(plan)
+    del place, places, plan
+    assert not any(ref() for ref in gone)

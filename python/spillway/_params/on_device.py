@@ -553,6 +553,7 @@ class Window(Owner):
         :raises SpillwayError: one cannot be read; those before it are ordinary again
         """
         with self._lock:
+            self._order.forget()
             self.limit_bytes = sum(place.length for place in self._places)
             for place in list(self._places):
                 param = self._places[place]()
@@ -567,6 +568,7 @@ class Window(Owner):
         """The store closes: no copy runs any more from or to the twins."""
         with self._lock:
             self.closed = True
+            self._order.forget()
             while self._flights:
                 self._land(wait=True)
 
@@ -578,7 +580,7 @@ def _as_plain(param: Any) -> Any:
 
 class Values(Sequence[Any]):
     """Where an optimizer of the host finds the values of parameters: in the parameters, or in the
-    twins of those on a device. ``instead``: in what is here for the time being, by number."""
+    twins of those on a device. ``host_values``: in what is here for the time being, by number."""
 
     def __init__(self, params: Sequence[Any]) -> None:
         self._params = params

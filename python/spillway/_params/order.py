@@ -124,6 +124,13 @@ class Order:
         self.plan = list(places)
         self._number()
 
+    def forget(self) -> None:
+        """Expect nothing. Before many are dropped, each of which would be looked for in all steps
+        that are remembered."""
+        self._trace, self._used = [], None
+        self._traces.clear()
+        self.expect([])
+
     def drop(self, place: Any) -> None:
         """The place is no more."""
         for trace in (self._trace, *self._traces):

@@ -471,6 +471,7 @@ class Parameters(Owner):
         if self.window is not None:
             self.window.to_device()  # after which their twins are no more
         with self._lock, _Counted(self):
+            self._order.forget()
             for place in self.places:
                 param = self._places[place]()
                 self._given_bytes = max(self.limit_bytes, sum(self._bytes.values()))
@@ -498,7 +499,7 @@ class Parameters(Owner):
                     self._finish(place)
             finally:
                 self.closed = True
-                self.expect([])
+                self._order.forget()
                 self.store.drop_dependent(self)
 
     def __del__(self) -> None:
