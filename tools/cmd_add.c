@@ -3,7 +3,6 @@
 #include "tools/ui/tool.h"
 
 #include <errno.h>
-#include <string.h>
 
 #include "util/util.h"
 
@@ -28,18 +27,10 @@ static int report(const struct tool_command *command, const struct spw_add_info 
 {
 	struct spw_store_info store = {.size = sizeof(store)};
 	const char *paths[SPW_DRIVES_MAX + 1];
-	unsigned count = 0;
-	int rc;
-
-	for (unsigned i = 0; i < devices.count; i++) {
-		const char *const both[2] = {devices.paths[i], drive.paths[0]};
-
-		if (strcmp(both[0], both[1]) != 0 && spw_drives_distinct(both, 2) == 0)
-			paths[count++] = devices.paths[i];
-	}
-	paths[count++] = drive.paths[0];
+	struct tool_devices now = tool_devices_with(&devices, -1, drive.paths[0], paths);
 	/* Of a store that had the drive before, another may be missing. */
-	rc = spw_check(paths, count, &store, NULL);
+	int rc = spw_check(now.paths, now.count, &store, NULL);
+
 	if (store.partitions == 0)
 		return tool_fail(command, rc, json);
 	if (json)

@@ -3,7 +3,6 @@
 #include "tools/ui/tool.h"
 
 #include <errno.h>
-#include <string.h>
 
 #include "tools/scrub.h"
 #include "tools/ui/stop.h"
@@ -57,32 +56,15 @@ static void print_text(const struct spw_replace_info *info, const struct spw_sto
 	(void)putchar('\n');
 }
 
-/* The drives of the store as it is now. @paths: room for one more than there are. */
-static void list_drives(const struct spw_replace_info *info, const char *paths[],
-			struct tool_devices *now)
-{
-	now->paths = paths;
-	for (unsigned i = 0; i < devices.count; i++) {
-		const char *const both[2] = {devices.paths[i], drives.paths[1]};
-
-		if ((int32_t)i != info->named && strcmp(both[0], both[1]) != 0 &&
-		    spw_drives_distinct(both, 2) == 0)
-			paths[now->count++] = devices.paths[i];
-	}
-	paths[now->count++] = drives.paths[1];
-}
-
 static int report(const struct tool_command *command, const struct spw_replace_info *info)
 {
 	struct spw_store_info store = {.size = sizeof(store)};
 	const char *paths[SPW_DRIVES_MAX + 1];
-	struct tool_devices now = {0};
+	struct tool_devices now = tool_devices_with(&devices, info->named, drives.paths[1], paths);
 	json_t *partitions = json ? json_array() : NULL;
-	int code, rc;
-
-	list_drives(info, paths, &now);
 	/* Another drive may still be missing. */
-	rc = spw_check(now.paths, now.count, &store, NULL);
+	int code, rc = spw_check(now.paths, now.count, &store, NULL);
+
 	if (store.partitions == 0)
 		return tool_fail(command, rc, json);
 	if (!json)

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "util/util.h"
 
@@ -65,6 +66,22 @@ int tool_check_store(const struct tool_devices *devices, struct spw_store_info *
 	for (unsigned i = 0; i < devices->count; i++)
 		(*drives)[i].size = sizeof(**drives);
 	return spw_check(devices->paths, devices->count, info, *drives);
+}
+
+struct tool_devices tool_devices_with(const struct tool_devices *devices, int32_t but,
+				      const char *path, const char *paths[])
+{
+	struct tool_devices with = {.paths = paths};
+
+	for (unsigned i = 0; i < devices->count; i++) {
+		const char *const both[2] = {devices->paths[i], path};
+
+		if ((int32_t)i != but && strcmp(both[0], both[1]) != 0 &&
+		    spw_drives_distinct(both, 2) == 0)
+			paths[with.count++] = devices->paths[i];
+	}
+	paths[with.count++] = path;
+	return with;
 }
 
 void tool_print_store(const struct spw_store_info *info, FILE *out)

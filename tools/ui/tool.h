@@ -204,6 +204,13 @@ int tool_refuse(const struct tool_command *command, const char *text, bool json)
  */
 int tool_consent(const struct tool_command *command, const char *path, bool *erase, bool json);
 
+/*
+ * The drives of a store that has got @path: the devices without the one of index @but (-1: none)
+ * and without other names of @path, then @path. @paths: room for one more than there are devices.
+ */
+struct tool_devices tool_devices_with(const struct tool_devices *devices, int32_t but,
+				      const char *path, const char *paths[]);
+
 /* A log that goes to standard error: warnings and errors, with @verbose everything. */
 struct spw_log tool_log(bool verbose);
 
