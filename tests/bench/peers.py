@@ -47,7 +47,6 @@ SHAPE = {"hidden": 512, "heads": 8, "sequence": 256, "batch": 4}
 UNTIMED = 5  # steps at the start: spillway measures one, plans, and corrects its plan
 TROUBLE_STEPS = UNTIMED + 2
 DRIVES = 4
-SPEED = {"write": 500, "read": 600}  # MB/s of each drive, where the need of a step is not asked
 FAST, SLOW = 3, 0.5  # drives' speed, of the need of a step
 UNEQUAL_ROUNDS = 3
 WHERE = {"runs": "", "slow": ", slow drives", "unequal": ", one drive at a quarter"}
