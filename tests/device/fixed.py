@@ -530,21 +530,21 @@ def memory_is_back_after_each_step(store):
     off.close()
 
 
-def planned_for_this_device(store):
+def planned_for_this_device(store, width=128, host_bytes=None):
     """What `python -m spillway.plan --device` says of a step with parameters on drives."""
-    layers, width, passes, steps = 8, 128, 2, 3
+    layers, passes, steps = 8, 2, 3
     bytes_each = 4 * width * width
     said = {row.kind: row for row in plan.plan(
         plan.Model("linear", layers * bytes_each // 4, 4, *[bytes_each] * 2, 1, 1, passes, 1.0),
         plan.optimizer_of("adamw", 4),
         plan.Machine(1 << 30, 1 << 40, 1e9, 1e9, 1e9, device_bytes=1 << 30),
-        ("parameters", "optimizer")).rows}["parameters"]
+        ("parameters", "optimizer"), host_bytes).rows}["parameters"]
     machine.be_late(8, *HALF)
     model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
     model = model.to(machine.kind)
     batch = torch.ones(16, width).to(machine.kind)
     seen = []
-    with parameters.over(store, model) as off:
+    with parameters.over(store, model, host_bytes=host_bytes) as off:
         optimizer = spillway.torch.Optimizer(torch.optim.AdamW, model.named_parameters(), store)
         for _ in range(steps):
             for _ in range(passes):
@@ -560,7 +560,10 @@ def planned_for_this_device(store):
     # What is used last in one direction is there already when the other begins.
     assert 0.6 * said.bus_in_bytes < passed <= said.bus_in_bytes, (passed, said)
     # Some are prefetched, and make room for others again.
-    assert read <= said.read_bytes + said.memory_bytes, (read, said)
+    assert read <= said.read_bytes + (4 * bytes_each if host_bytes else said.memory_bytes), (read,
+                                                                                          said)
+    assert (read > 0) == (said.read_bytes > 0), (read, said)
+    assert stats.memory_bytes_max <= said.memory_bytes, (stats, said)
     assert seen[-1][2] <= said.device_bytes, (seen, said)
 
 
@@ -646,6 +649,8 @@ CASES = {
     "a recorded step shows the bus": a_step_is_recorded,
     "memory is back after each step": memory_is_back_after_each_step,
     "a step is as planned for this device": planned_for_this_device,
+    **{f"a step is as planned for this device and {mib} MiB of host memory": functools.partial(
+        planned_for_this_device, width=512, host_bytes=mib << 20) for mib in (5, 8)},
     "the model and its optimizer are parked between steps": parked_between_steps,
     "other bytes than before end the backward pass": functools.partial(
         other_bytes_end_the_backward_pass, early=False

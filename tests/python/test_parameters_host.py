@@ -12,6 +12,7 @@ from torch import nn
 import spillway
 import spillway.torch
 from offloading import equal, gradients_of
+from spillway import plan
 from spillway._gpu import host_memory
 from spillway._params import materialize
 from spillway._params.parameters import Parameters, place_in
@@ -200,6 +201,35 @@ def test_what_an_optimizer_changes_stays(store, monkeypatch, host_bytes, micros,
         assert off.parameter_stats().memory_bytes_over == 0
     assert equal([param.detach() for param in model.parameters()],
                  [param.detach() for param in theirs.parameters()])
+
+
+@pytest.mark.parametrize("micros, options", [(4, {"gradients": True}), (1, {"in_backward": True})],
+                         ids=["4", "1"])
+@pytest.mark.parametrize("host_bytes", [3 * MIB, 5 * MIB, 8 * MIB])
+def test_a_step_is_as_planned(store, host_bytes, micros, options):
+    """What `python -m spillway.plan --host-bytes` says of bytes read and written, and of memory."""
+    model, seen = chain(), []
+    said, = (row for row in plan.plan(
+        plan.Model("chain", TOTAL // 4, 4, MATRIX, MATRIX, 1, 1, micros, 1.0),
+        plan.optimizer_of("momentum", 4), plan.Machine(1 << 40, 1 << 40, 1e9, 1e9, 1e9),
+        ("parameters", "optimizer", "gradients"), host_bytes).rows if row.kind == "parameters")
+    with over(store, model, host_bytes) as off:
+        optimizer = ours(model, store, **options)
+        with contextlib.closing(optimizer):
+            for step in range(9):
+                for micro in range(micros):
+                    with off:
+                        loss_of(model, step * micros + micro).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                stats = off.parameter_stats()
+                seen.append((stats.bytes_read, stats.bytes_written))
+            assert stats.memory_bytes_max <= said.memory_bytes
+    read, written = ((last - first) / 5 for first, last in zip(seen[3], seen[8]))
+    # Passes in one direction, of the optimizer and of the next forward pass, read some early.
+    more = 2 * NEAR if micros > 1 else MATRIX // 2
+    assert abs(read - said.read_bytes) <= more, (read / MATRIX, said)
+    assert abs(written - said.written_bytes) <= more, (written / MATRIX, said)
 
 
 def test_passes_in_one_direction_keep_what_they_can(store):

@@ -13,6 +13,7 @@ from spillway.plan import KINDS, Machine, Model, optimizer_of, plan, transformer
 
 GIB = 1 << 30
 MACHINE = Machine(64 * GIB, 4 << 40, 10e9, 5e9, 1e14, 1e15)
+GPU = dataclasses.replace(MACHINE, device_bytes=24 * GIB, bus_rate=25e9)
 MODEL = Model("model", 1000 ** 3, 2, 100 << 20, 50 << 20, 40 * GIB, 2 * GIB, 2, 1e15)
 needs_meta = pytest.mark.skipif(not hasattr(torch, "get_default_device"),
                                 reason="this PyTorch cannot build modules without memory: 2.3 can")
@@ -68,6 +69,37 @@ def test_bytes_of_a_step_are_those_of_the_manual():
     assert answer["activations"].read_bytes == 2 * 40 * GIB
     with pytest.raises(ValueError, match="'weights' is none of"):
         plan(MODEL, optimizer_of("adamw", 2), MACHINE, ("weights",))
+
+
+def test_parameters_that_stay_in_host_memory():
+    """Each pass reads what is away, and each end of it leaves memory once."""
+    adamw, size = optimizer_of("adamw", 2), 2 * 1000 ** 3
+    one = dataclasses.replace(MODEL, micro_batches=1)
+    for stays, written in ((200 << 20, size), (size // 4, size), (3 * size // 4, size // 2),
+                           (size, 0), (9 * GIB, 0)):
+        found = rows_of(plan(MODEL, adamw, MACHINE, KINDS, stays))["parameters"]
+        away = max(0, size - stays)
+        assert found.memory_bytes == min(stays, size) and found.on_drives
+        assert (found.read_bytes, found.written_bytes) == (5 * away, written), stays
+        assert found.drive_bytes == 2 * size
+        once = rows_of(plan(one, adamw, MACHINE, KINDS, stays))["parameters"]
+        assert once.read_bytes == 2 * away
+    fewer, all_of_it = (plan(MODEL, adamw, MACHINE, KINDS, stays) for stays in (None, 2 * GIB))
+    seconds = size * (5 / MACHINE.read_rate + 1 / MACHINE.write_rate)
+    assert fewer.drive_seconds - all_of_it.drive_seconds == pytest.approx(seconds)
+    assert all_of_it.memory_bytes - fewer.memory_bytes == size - (300 << 20)
+    # No more than offload() takes of what is free, and never less than two.
+    half = dataclasses.replace(MACHINE, memory_bytes=GIB)
+    found = rows_of(plan(MODEL, adamw, half, KINDS, 2 * GIB))["parameters"]
+    assert found.memory_bytes == GIB // 8 * 7
+    tiny = dataclasses.replace(MACHINE, memory_bytes=1 << 20)
+    assert rows_of(plan(MODEL, adamw, tiny, KINDS, GIB))["parameters"].memory_bytes == 100 << 20
+    # What is not on drives needs none of it.
+    assert plan(MODEL, adamw, MACHINE, ("optimizer",), 1) == plan(MODEL, adamw, MACHINE,
+                                                                  ("optimizer",))
+    for machine in MACHINE, GPU:
+        with pytest.raises(ValueError, match="host_bytes is 104857599, too few by 1: two of the"):
+            plan(MODEL, adamw, machine, KINDS, (100 << 20) - 1)
 
 
 def test_what_bounds_a_step_and_how_long_drives_last():
@@ -168,6 +200,9 @@ def test_a_transformer():
      "of memory are missing."),
     (["--model", "layers=40,hidden=5120", "--tflops", "1", "--memory", "16GiB",
       "--drive-size", "4TB", "--endurance", "600TB"], "drives last 6 days"),
+    (["--model", "layers=40,hidden=5120", "--tflops", "1", "--memory", "32GiB", "--drive-size",
+      "4TB", "--on-drives", "optimizer,gradients,parameters", "--host-bytes", "16GiB"],
+     "parameters      23.5 GiB  on drives    16.0 GiB    46.9 GiB    14.9 GiB    14.9 GiB"),
 ])
 def test_the_page(words, wanted, capsys):
     status = main(words)
@@ -192,6 +227,11 @@ def test_the_page(words, wanted, capsys):
     (["--tflops", "1", "--model", "layers=1,hidden=1,element-bytes=0"], "element-bytes must be"),
     (["--tflops", "1", "--model", "layers=1,hidden=1,sequence=0"], "sequence must be above 0"),
     (["--device", "24GB", "--micro-batches", "0"], "least 1"),
+    (["--model", "layers=1,hidden=64", "--host-bytes", "lots"], "a size"),
+    (["--model", "layers=1,hidden=64", "--host-bytes", "5", "--on-drives", "parameters"],
+     "host_bytes is 5, too few by"),
+    (["--device", "24GB", "--host-bytes", "5", "--on-drives", "parameters,optimizer"],
+     "host_bytes is 5, too few by"),
 ])
 def test_wrong_words_are_explained(words, wanted, capsys):
     try:
@@ -200,8 +240,6 @@ def test_wrong_words_are_explained(words, wanted, capsys):
         status = ended.code
     assert status == 2 and wanted in capsys.readouterr().err
 
-
-GPU = Machine(64 * GIB, 4 << 40, 10e9, 5e9, 1e14, 1e15, 24 * GIB, 25e9)
 
 
 def placed(answer):
@@ -230,6 +268,28 @@ def test_places_on_a_machine_with_a_device():
     gradients = rows_of(once)["gradients"]
     assert gradients.memory_bytes < gradients.bytes and gradients.written_bytes == 0
     assert gradients.bus_out_bytes == gradients.bytes
+
+
+def test_activations_have_the_rest_of_what_is_given():
+    adamw, size = optimizer_of("adamw", 2), 2 * 1000 ** 3
+    small = dataclasses.replace(GPU, device_bytes=5 * GIB)
+    enough = size + MODEL.activation_bytes
+    answer = plan(MODEL, adamw, small, None, enough)
+    assert placed(answer) == {**dict.fromkeys(KINDS, "drives"), "activations": "host"}
+    found = rows_of(answer)
+    assert (found["parameters"].read_bytes, found["parameters"].memory_bytes) == (0, size)
+    assert found["parameters"].bus_in_bytes == 4 * size
+    assert answer.drive_seconds < plan(MODEL, adamw, small).drive_seconds
+    fewer = plan(MODEL, adamw, small, None, enough - 1)
+    assert placed(fewer)["activations"] == "drives"
+    assert rows_of(fewer)["parameters"].read_bytes == 0
+    # Parameters that are on the device leave all of it.
+    large = dataclasses.replace(GPU, device_bytes=10 * GIB)
+    for given, place in ((MODEL.activation_bytes, "host"), (MODEL.activation_bytes - 1, "drives")):
+        found = placed(plan(MODEL, adamw, large, None, given))
+        assert (found["parameters"], found["activations"]) == ("device", place)
+    # Too few for parameters on drives: those are on the device, which is too small.
+    assert plan(MODEL, adamw, small, None, 1 << 20).missing_device_bytes > 0
 
 
 def test_what_passes_the_bus():

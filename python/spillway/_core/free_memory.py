@@ -64,6 +64,16 @@ def _left(version: int, folder: Path) -> Optional[int]:
     return max(0, limit - used + _reclaimable(folder / "memory.stat", cache_name))
 
 
+# Of what is free the rest is left to this process, and to others.
+_PARTS, _OF_PARTS = 7, 8
+
+
+def share_of(free_bytes: int) -> int:
+    """How much of free memory is held for good at most: a control group that has no more ends its
+    processes."""
+    return free_bytes // _OF_PARTS * _PARTS
+
+
 def free_memory(root: Path = Path("/")) -> int:
     """What the machine has available, and this process' control groups let it take.
 

@@ -10,7 +10,7 @@ from typing import Any, List, Tuple
 
 import torch
 
-from .._core.free_memory import free_memory
+from .._core.free_memory import free_memory, share_of
 from .._core.library import (ArenaOpts, SpillwayError, blocking, bytes_text, check, fast, options)
 from ..cache import HOST_BYTES_MIN, Cache
 
@@ -18,9 +18,6 @@ _log = logging.getLogger("spillway")
 
 _PIECE_BYTES = 32 << 20  # half of what was refused is tried, down to this
 _PIECES_MAX = 64         # SPW_CACHE_HOST_PIECES_MAX
-
-# Of what is free the rest is left to this process, and to others.
-_PARTS, _OF_PARTS = 7, 8
 
 
 class HostMemory:
@@ -98,8 +95,7 @@ class HostMemory:
 
 
 def allowed(wanted: int, given: int, use: str) -> int:
-    """Not more than is free: what is pinned cannot be taken back, and a control group that has no
-    more ends its processes.
+    """Not more than is free, of which what is pinned cannot be taken back.
 
     :param given: as host_bytes, of which this is wanted
     :param use: of what is allowed, in words
@@ -109,7 +105,7 @@ def allowed(wanted: int, given: int, use: str) -> int:
     except (OSError, ValueError) as error:  # no /proc, as in some sandboxes
         _log.warning("host_bytes: how much memory is free is not known, and 0 B %s: %s", use, error)
         return 0
-    most = free // _OF_PARTS * _PARTS
+    most = share_of(free)
     if wanted > most:
         _log.warning(
             "host_bytes is %s, but this process and its control groups have %s of memory free: %s "

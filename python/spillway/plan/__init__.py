@@ -13,6 +13,8 @@ import dataclasses
 import itertools
 from typing import Dict, Iterator, List, Optional, Tuple
 
+from .._core.free_memory import share_of
+
 # What can be on drives, in the order in which it goes there until the rest fits: what a step moves
 # least of for the memory that it frees comes first.
 KINDS = ("optimizer", "activations", "gradients", "parameters")
@@ -193,9 +195,34 @@ def _parameter_reads(passes: int) -> int:
     return 2 * passes + (passes > 1)
 
 
-def _drive_rows(model: Model, optimizer: Optimizer) -> List[Row]:
-    """All on drives, and what a step moves (docs/STATE.md, Bytes)."""
-    parameter_bytes = model.parameters * model.element_bytes
+def _parameter_bytes(model: Model) -> int:
+    return model.parameters * model.element_bytes
+
+
+def _least(model: Model) -> int:
+    return min(parameters_least(model.largest_parameter_bytes), _parameter_bytes(model))
+
+
+def _stay(model: Model, machine: Machine, host_bytes: int) -> int:
+    """Bytes of parameters on drives that stay in host memory with offload(host_bytes=), which
+    takes no more than its share of what is free.
+
+    :raises ValueError: they are too few, as offload() would say
+    """
+    least = _least(model)
+    if host_bytes < least:
+        raise ValueError(f"host_bytes is {host_bytes}, too few by {least - host_bytes}: two of the "
+                         "largest parameter are in memory")
+    return max(least, min(host_bytes, share_of(machine.memory_bytes), _parameter_bytes(model)))
+
+
+def _drive_rows(model: Model, optimizer: Optimizer, stay_bytes: int = 0) -> List[Row]:
+    """All on drives, and what a step moves (docs/STATE.md, Bytes).
+
+    :param stay_bytes: of the parameters in memory from step to step; 0: as many as are used
+    """
+    parameter_bytes = _parameter_bytes(model)
+    away_bytes = parameter_bytes - stay_bytes
     state_bytes = model.parameters * optimizer.bytes_per_parameter
     passes = model.micro_batches
 
@@ -203,10 +230,12 @@ def _drive_rows(model: Model, optimizer: Optimizer) -> List[Row]:
         return Row(kind, count, "drives", min(memory, count), room, read, written)
 
     return [
-        # Read for each forward and backward pass, written by the step; twice, for commits.
-        row("parameters", parameter_bytes,
-            parameters_most(model.largest_scope_bytes, model.largest_parameter_bytes),
-            2 * parameter_bytes, _parameter_reads(passes) * parameter_bytes, parameter_bytes),
+        # What is away is read for each forward and backward pass. Passes alternate in direction, so
+        # as many leave memory at either end, and are written once after each step. Twice, for
+        # commits.
+        row("parameters", parameter_bytes, stay_bytes or parameters_most(
+            model.largest_scope_bytes, model.largest_parameter_bytes), 2 * parameter_bytes,
+            _parameter_reads(passes) * away_bytes, min(parameter_bytes, 2 * away_bytes)),
         # Added to by each pass after the first; read once more by the step.
         row("gradients", parameter_bytes, _TILES_BYTES, parameter_bytes,
             passes * parameter_bytes, passes * parameter_bytes),
@@ -218,9 +247,29 @@ def _drive_rows(model: Model, optimizer: Optimizer) -> List[Row]:
     ]
 
 
-def _rows(model: Model, optimizer: Optimizer, on_drives: Tuple[str, ...]) -> List[Row]:
+def _rows(model: Model, optimizer: Optimizer, machine: Machine, on_drives: Tuple[str, ...],
+          host_bytes: Optional[int]) -> List[Row]:
+    stay = 0
+    if host_bytes is not None and "parameters" in on_drives:
+        stay = _stay(model, machine, host_bytes)
     return [row if row.kind in on_drives else Row(row.kind, row.bytes, "memory", row.bytes, 0, 0, 0)
-            for row in _drive_rows(model, optimizer)]
+            for row in _drive_rows(model, optimizer, stay)]
+
+
+def _stay_of(model: Model, machine: Machine, places: Dict[str, str],
+             host_bytes: Optional[int]) -> Optional[int]:
+    """_stay() of a placing. Copies of activations have the rest of host_bytes; None: that, or
+    host_bytes itself, is too little."""
+    if host_bytes is None:
+        return 0
+    stay = 0
+    if places["parameters"] == "drives":
+        if host_bytes < _least(model):
+            return None
+        stay = _stay(model, machine, host_bytes)
+    if places["activations"] == "host" and stay + model.activation_bytes > host_bytes:
+        return None
+    return stay
 
 
 def _placings(passes: int, on_drives: Optional[Tuple[str, ...]]) -> Iterator[Dict[str, str]]:
@@ -247,7 +296,8 @@ def _preference(answer: Answer) -> Tuple[int, int, float, int, int]:
             answer.memory_bytes)
 
 
-def _device_rows(model: Model, optimizer: Optimizer, places: Dict[str, str]) -> List[Row]:
+def _device_rows(model: Model, optimizer: Optimizer, places: Dict[str, str],
+                 stay_bytes: int) -> List[Row]:
     """As _rows(), of a machine with a device."""
     passes, in_host = model.micro_batches, places["optimizer"] == "drives"
     # What lies elsewhere has on the device, at least two scopes, and passes in and out per byte.
@@ -261,7 +311,7 @@ def _device_rows(model: Model, optimizer: Optimizer, places: Dict[str, str]) -> 
             "activations": (passes, passes)}
     here = {"parameters": (int(in_host), 0), "gradients": (0, int(in_host))}
     rows = []
-    for row in _drive_rows(model, optimizer):
+    for row in _drive_rows(model, optimizer, stay_bytes):
         place = places[row.kind]
         device, (comes, goes) = min(windows[row.kind], row.bytes), away[row.kind]
         if place == "device":
@@ -302,28 +352,44 @@ def _answer(model: Model, machine: Machine, rows: List[Row]) -> Answer:
                   years, missing_device, seconds["bus"], seconds["host"])
 
 
+def _of_device(model: Model, optimizer: Optimizer, machine: Machine,
+               on_drives: Optional[Tuple[str, ...]], host_bytes: Optional[int]) -> Answer:
+    """As plan(), of a machine with a device."""
+    placings = list(_placings(model.micro_batches, on_drives))
+    if not placings:
+        raise ValueError("with parameters or gradients on drives the host steps: the optimizer is "
+                         "on drives, too")
+    if host_bytes is not None and on_drives is not None and "parameters" in on_drives:
+        _stay(model, machine, host_bytes)
+    answers = []
+    for places in placings:
+        stay = _stay_of(model, machine, places, host_bytes)
+        if stay is not None:
+            answers.append(_answer(model, machine, _device_rows(model, optimizer, places, stay)))
+    return min(answers, key=_preference)
+
+
 def plan(model: Model, optimizer: Optimizer, machine: Machine,
-         on_drives: Optional[Tuple[str, ...]] = None) -> Answer:
+         on_drives: Optional[Tuple[str, ...]] = None, host_bytes: Optional[int] = None) -> Answer:
     """Where everything lies.
 
     :param on_drives: of KINDS; None: as few of them, in that order, as let the rest fit into
         memory; on a machine with a device, those with which a step is shortest
-    :raises ValueError: something is none of KINDS
+    :param host_bytes: as offload() is given: memory of the host in which parameters on drives stay
+        first, and on a machine with a device copies of activations; None: parameters have what
+        offload() gives them by default, and copies as much as they take
+    :raises ValueError: something is none of KINDS; or host_bytes are fewer than parameters need
     """
     unknown = [kind for kind in on_drives or () if kind not in KINDS]
     if unknown:
         raise ValueError(f"{unknown[0]!r} is none of {', '.join(KINDS)}")
     if machine.device_bytes:
-        answers = [_answer(model, machine, _device_rows(model, optimizer, places))
-                   for places in _placings(model.micro_batches, on_drives)]
-        if not answers:
-            raise ValueError("with parameters or gradients on drives the host steps: the optimizer "
-                             "is on drives, too")
-        return min(answers, key=_preference)
+        return _of_device(model, optimizer, machine, on_drives, host_bytes)
     if on_drives is not None:
-        return _answer(model, machine, _rows(model, optimizer, on_drives))
+        return _answer(model, machine, _rows(model, optimizer, machine, on_drives, host_bytes))
     for count in range(len(KINDS) + 1):
-        answer = _answer(model, machine, _rows(model, optimizer, KINDS[:count]))
+        answer = _answer(model, machine, _rows(model, optimizer, machine, KINDS[:count],
+                                               host_bytes))
         if not answer.missing_memory_bytes:
             break
     return answer

@@ -31,7 +31,7 @@ examples:
   python -m spillway.plan model:build --input 8,512:int64 --tflops 1.5 --drive-size 1TB \\
       --on-drives optimizer,gradients --json
   python -m spillway.plan --device 24GB --bus 25GB --tflops 80 --memory 64GiB --drive-size 2TB \\
-      --read 6GB --write 5GB
+      --read 6GB --write 5GB --host-bytes 48GiB
 
 exit status: 0 it trains, 1 it does not fit or something failed, 2 wrong usage"""
 _SEQUENCE = 2048
@@ -72,6 +72,8 @@ def _parser() -> argparse.ArgumentParser:
         "has free)")
     add("--device", type=_bytes, default=0, metavar="SIZE",
         help="memory of a GPU, for training; --memory is that of the host")
+    add("--host-bytes", type=_bytes, metavar="SIZE", help="offload(host_bytes=): of --memory, for "
+        "parameters on drives to stay in, and a GPU's activations (default: none stay)")
     add("--bus", type=_bytes, default=_bytes("25GB"), metavar="RATE",
         help="of the GPU, in each direction (25GB: PCIe 4.0 with 16 lanes)")
     add("--host-rate", type=_bytes, default=0, metavar="RATE", help="of optimizer state that the "
@@ -232,7 +234,8 @@ def _of_sizes(arguments: argparse.Namespace) -> List[Tuple[Model, Answer]]:
     answers = []
     for layers, hidden in _SIZES:
         model = transformer(layers, hidden, _SEQUENCE, 1, arguments.micro_batches, _VOCABULARY, 2)
-        answers.append((model, plan(model, optimizer_of(arguments.optimizer, 2), machine, kinds)))
+        answers.append((model, plan(model, optimizer_of(arguments.optimizer, 2), machine, kinds,
+                                    arguments.host_bytes)))
     return answers
 
 
@@ -277,7 +280,7 @@ def main(words: List[str]) -> int:
         model = _model(arguments)
         optimizer = optimizer_of(arguments.optimizer, model.element_bytes)
         machine = _machine(arguments)
-        answer = plan(model, optimizer, machine, _kinds(arguments))
+        answer = plan(model, optimizer, machine, _kinds(arguments), arguments.host_bytes)
     except ValueError as error:
         print(f"spillway: {error}\nTry 'python -m spillway.plan --help'.", file=sys.stderr)
         return _USAGE
