@@ -146,7 +146,8 @@ class Optimizer(torch.optim.Optimizer):
     :param in_backward: step parameters during the backward pass, as soon as all gradients of a tile
         are ready and nothing reads its parameters any more, and free the gradients. step() ends it.
         The same numbers, less memory; but no gradients after the backward pass: no clipping, no
-        accumulation over several, no GradScaler. Where DistributedDataParallel reduces the
+        accumulation over several, no GradScaler, and no update that is skipped by dropping its
+        gradient. step() refuses what it finds of that. Where DistributedDataParallel reduces the
         gradients, give the model that it has made. PyTorch 2.1 or later
     :param gradients: are on drives, too: written in the backward pass, as soon as all of a tile are
         there, and freed. They can be accumulated over several passes, clipped and unscaled by a
@@ -444,7 +445,7 @@ class Optimizer(torch.optim.Optimizer):
                             self._objects.keys(), self._interleaved, self._values)
         if departed is not None:
             self._during = DuringBackward(params, departed, self._whole_in_backward,
-                                          self._group_options, self._reduced)
+                                          self._group_options, self._all_names, self._reduced)
 
     def _named_objects(self) -> Dict[int, str]:
         """:raises ValueError: parameters are on the drives of another store"""
@@ -466,7 +467,7 @@ class Optimizer(torch.optim.Optimizer):
         """:raises ValueError: two have the same memory, and both are to be stepped"""
         for one, other in shared:
             if params[one].requires_grad and params[other].requires_grad:
-                names = list(itertools.chain.from_iterable(self._names))
+                names = self._all_names()
                 raise ValueError(
                     f"{names[one]} and {names[other]} have the same memory: PyTorch steps one "
                     "after the other, and what the second begins from depends on where tiles are "
@@ -548,6 +549,8 @@ class Optimizer(torch.optim.Optimizer):
             gradients, finishes the step
         :raises TypeError: a gradient is sparse
         :raises ValueError: an option was changed such that the class keeps something else
+        :raises RuntimeError: with in_backward=True: a gradient was dropped, replaced or changed, or
+            an option changed, after the backward pass has used it
         """
         loss = None
         if closure is not None:
@@ -582,6 +585,10 @@ class Optimizer(torch.optim.Optimizer):
         except SpillwayError as error:
             raise SpillwayError(error.errno, f"step {self.steps} is made, and must not be made "
                                 f"again, but its commit failed: {error.strerror}") from error
+
+    def _all_names(self) -> List[str]:
+        """Of the parameters, as they are numbered."""
+        return list(itertools.chain.from_iterable(self._names))
 
     def _group_options(self) -> List[Options]:
         return [options_of(group) for group in self.param_groups]
@@ -682,7 +689,7 @@ class Optimizer(torch.optim.Optimizer):
         :raises SpillwayError: a drive failed
         """
         tiled = self._whole()
-        names = list(itertools.chain.from_iterable(self._names))
+        names = self._all_names()
         found = loaded_parameters(names, self._params(), tiled.field_shapes(), values)
         with normal_mode():
             tiled.load_parameters(found)
@@ -913,7 +920,7 @@ class Optimizer(torch.optim.Optimizer):
                     there: Mapping[str, Mapping[str, Any]]) -> Optional[str]:
         if checkpoint.names != self._names:
             return "its parameters have other names, or are in other groups"
-        params, names = self._params(), list(itertools.chain.from_iterable(self._names))
+        params, names = self._params(), self._all_names()
         for name, rows in zip(names, self._rows()):
             if rows == "other":
                 return (f"{name} is sharded otherwise than by its first dimension: resume on the "

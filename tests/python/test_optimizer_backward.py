@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import spillway
-from pairs import HOOKS, Model, models, over
+from pairs import HOOKS, Model, models, over, params_of
 from spillway._grads.freed_placeholder import Freed
 
 pytestmark = [pytest.mark.usefixtures("fake_state"),
@@ -89,12 +89,71 @@ def test_who_looks_at_gradients_before_step_is_told(look):
     assert all(param.grad is None for param in pair.ours.parameters())
 
 
-def test_gradients_may_be_dropped_before_step():
-    pair = tiled(100)
-    pair.backward()
-    pair.optimizer.zero_grad()
-    assert all(param.grad is None for param in pair.ours.parameters())
-    pair.optimizer.step()
+def _zero(params):
+    for param in params:
+        param.grad = torch.zeros_like(param)
+
+
+TOO_LATE = {
+    "the optimizer's zero_grad": lambda optimizer, _model: optimizer.zero_grad(),
+    "the model's zero_grad": lambda _optimizer, model: model.zero_grad(),
+    "one is dropped": lambda _optimizer, model: setattr(model.last.weight, "grad", None),
+    "all are replaced": lambda _optimizer, model: _zero(model.parameters()),
+}
+
+
+@pytest.mark.parametrize("skip", TOO_LATE.values(), ids=TOO_LATE)
+@pytest.mark.parametrize("tile, without", [(100, None), (500, 2), (5000, None), (100, 0)])
+def test_an_update_that_is_skipped_too_late_is_refused(tile, without, skip):
+    """Parameters have been stepped, some of them in some of their tiles only. Where none was, all is
+    as in PyTorch."""
+    pair = tiled(tile)
+    for step in range(3):
+        pair.backward(without=without)
+        if step == 1:
+            stepped = pair.optimizer._during._changed
+            assert stepped or tile == 5000
+            skip(pair.optimizer, pair.ours)
+            for number, (mine, yours) in enumerate(zip(*map(params_of, pair.models))):
+                if number not in stepped:
+                    yours.grad = mine.grad
+            if stepped:
+                with pytest.raises(RuntimeError, match=r"(dropped|replaced) since the backward "
+                                   r"pass.*call step\(\) once more"):
+                    pair.optimizer.step()
+                with pytest.raises(RuntimeError, match="no step.. has ended it"):
+                    pair.optimizer.commit()
+        pair.step()
+
+
+def test_a_gradient_that_changes_after_a_part_of_it_was_used_is_refused():
+    """There is no way back: half of the parameter was stepped with what it was."""
+    pair = tiled(500)
+    pair.backward(without=2)
+    during = pair.optimizer._during
+    number, param = next((number, param) for number, param in enumerate(pair.ours.parameters())
+                         if number in during._changed and not isinstance(param.grad, Freed))
+    param.grad.mul_(0.5)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match=rf"gradient of .*{number}.* was changed since .*the "
+                           r"last commit\.$"):
+            pair.optimizer.step()
+
+
+def test_a_gradient_that_nothing_has_used_may_be_dropped_or_changed():
+    """It is stepped with what it is then, or not at all."""
+    pair = tiled(500)
+    for step in range(3):
+        pair.backward(without=2)
+        during = pair.optimizer._during
+        unused = [number for number, param in enumerate(pair.ours.parameters())
+                  if param.grad is not None and number not in during._changed]
+        assert len(unused) > 1
+        for model in pair.models:
+            params = list(model.parameters())
+            params[unused[0]].grad = None
+            params[unused[1]].grad.mul_(0.5)
+        pair.step()
 
 
 @pytest.mark.parametrize("rate", [0.1, torch.tensor(0.1)], ids=["number", "tensor"])

@@ -6,6 +6,7 @@ B1  a tile is stepped once between two calls of step(), with the gradients that 
 B2  a gradient is freed when all tiles that its parameter lies in have been stepped; that of a
     device leaves it before, and the tiles wait until it is in the host (departures.py)
 B3  a tile is stepped once nothing reads its parameters any more; step() itself runs after all reads
+B4  step() ends no step whose program has dropped or changed a gradient that was used already
 """
 from __future__ import annotations
 
@@ -34,6 +35,10 @@ SCALED = ("in_backward=True steps parameters during the backward pass, with grad
 _CHANGED = ("the options of group {} have changed since the backward pass, in which "
             "in_backward=True has stepped parameters with those before: change them before it. "
             "With those before, step() finishes this step")
+_TAKEN = ("the gradient of {0} was {1} since the backward pass, in which in_backward=True has stepped "
+          "{0} with it: skipping or changing an update comes too late then. Leave in_backward out, "
+          "and go back to the last commit. {2}")
+_BACK = "To keep the update, call step() once more: it ends the step"
 _AGAIN = ("a second backward pass before step(): with in_backward=True the first has stepped "
           "parameters already. Call step() after each, or leave it out to accumulate gradients. If "
           "an error ended the first, go back to the last commit")
@@ -142,21 +147,27 @@ class DuringBackward:
     :param gradients: which the tiles are stepped with
     :param whole: returns the optimizer's state, or raises what is wrong with it
     :param groups: returns the current options of the parameter groups
+    :param names: returns those of the parameters
     :param reduced: the source of the gradients; None: autograd
     """
 
     def __init__(self, params: Sequence[Tensor], gradients: Departed, whole: Callable[[], Tiled],
-                 groups: Callable[[], List[Options]], reduced: Optional[Reduced]) -> None:
+                 groups: Callable[[], List[Options]], names: Callable[[], Sequence[str]],
+                 reduced: Optional[Reduced]) -> None:
         self._params = params
         self._gradients = gradients
         self._whole = whole
         self._groups = groups
+        self._names = names
         self._reduced = reduced
         self._lock = threading.Lock()  # autograd has a thread per device
         self._here: Set[int] = set()  # parameters whose gradients are complete
         self._stepped: Set[str] = set()  # tiles
         self._changed: Set[int] = set()  # parameters of which a tile was stepped
         self._freed: Set[int] = set()  # parameters whose gradients were freed
+        # What ``grad`` has to be at step(), by parameter, and its version: Freed, or the gradient
+        # of a parameter of which some tiles were stepped.
+        self._used: Dict[int, Tuple[Tensor, int]] = {}
         self._had: Set[int] = set()  # parameters that the last step has changed
         self._zeros: Set[int] = set()  # and whose gradients were not dropped, but became zeros
         self._waiting: List[Tile] = []  # complete tiles whose parameters are still read
@@ -329,12 +340,21 @@ class DuringBackward:
                 self._params[number].grad = None
                 self._gradients.drop(number)
                 self._freed.add(number)
+                self._used.pop(number, None)
+            elif self._reduced is None:  # a reducer has the memory, and may make other tensors of it
+                self._note_used(number)
+
+    def _note_used(self, number: int) -> None:
+        grad = self._params[number].grad
+        if grad is not None:
+            self._used.setdefault(number, (grad, grad._version))
 
     def _mark(self) -> None:
         """Put placeholders for freed gradients: until step() their use raises an error."""
         with self._lock:
             for number in self._freed:
                 self._params[number].grad = Freed(self._params[number])
+                self._note_used(number)
             self._freed.clear()
 
     def _unmark(self) -> None:
@@ -342,18 +362,37 @@ class DuringBackward:
             if isinstance(self._params[number].grad, Freed) and not self._gradients.has(number):
                 self._params[number].grad = None
 
+    def _check_used(self) -> None:
+        """What was dropped or replaced is put back, so that the next call ends the step (B4).
+
+        :raises RuntimeError: it is not what was used in the backward pass
+        """
+        words = None
+        for number, (used, version) in self._used.items():
+            grad = self._params[number].grad
+            if grad is used and grad._version == version:
+                continue
+            how = "dropped" if grad is None else "replaced" if grad is not used else "changed"
+            self._params[number].grad = used
+            words = words or _TAKEN.format(self._names()[number], how,
+                                           "" if how == "changed" else _BACK)
+        if words is not None:
+            raise RuntimeError(words.rstrip())
+        self._used.clear()  # a call that goes on after an error finds no placeholders
+
     def finish(self) -> None:
         """Do the rest of the step: tiles with a parameter that got no gradient, or that was read
         until the end.
 
         :raises SpillwayError: a drive failed; the same call again finishes the step
-        :raises RuntimeError: options have changed since tiles were stepped with them
+        :raises RuntimeError: options have changed since tiles were stepped with them, or gradients
         """
         with self._lock:
             tiled = self._begin()
             for group, options in enumerate(self._groups()):
                 if not are_equal(self._options.get(group, options), options):
                     raise RuntimeError(_CHANGED.format(group))
+            self._check_used()
             self._unmark()
             for number in self._zeros - self._here:
                 if self._params[number].grad is None and number not in self._changed:
