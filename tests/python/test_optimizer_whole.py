@@ -694,8 +694,8 @@ def test_muon_and_adamw_train_a_model_to_the_same_bits(folder, kind, option):
     with opened(make_store(folder, 2, 64 << 20)) as store:
         optimizer = over_drives(model, store, tile=1009, **option)
         torch.manual_seed(SEED + 1)
-        losses = [train_step(model, [optimizer]) for _ in range(STEPS)]
-        assert losses[-1] < losses[0]
+        for _ in range(STEPS):
+            train_step(model, [optimizer])
         assert optimizer.stats().bytes_read > 0
         assert_same_outcome(plain_outcome(kind), optimizer, model)
 
