@@ -53,7 +53,7 @@ from ._optim.tiled import Tiled, check_gradient
 from ._optim.tiles import Field, Kept, Laid, Tile, Wholes, fields_for, item_bytes, name_of
 from ._optim.whole import is_elementwise, probe_whole
 from ._params.on_device import Values, is_on_device
-from ._params.parameters import described, place_in
+from ._params.parameters import Parameters, described, place_in
 from ._params.residency import Place
 from .state import StateStats, committed_extra
 from .store import Store
@@ -238,6 +238,8 @@ class Optimizer(torch.optim.Optimizer):
         self._shared: List[Tuple[int, int]] = []  # parameters that have elements in common
         self._objects: Dict[int, str] = {}  # parameters on drives, and the names of their records
         self._described: Dict[int, bytes] = {}  # and what a commit says of them
+        self._owners: Dict[int, Parameters] = {}  # and by whom they were taken there
+        self._stand_ins: Dict[int, Any] = {}
         given = [group for group in groups if isinstance(group, dict)
                  and "optimizer_class" not in group] if isinstance(groups, list) else []
         first = given[0] if given else {}
@@ -424,6 +426,8 @@ class Optimizer(torch.optim.Optimizer):
         classes = list(self._classes)
         arithmetic = Arithmetic(classes, self._values, unchanged=self._unchanged)
         self._described = {number: described(params[number]) for number in self._objects}
+        self._owners = {number: self._place(number).owner for number in self._objects}
+        self._stand_ins = {}
         objects = [(name, self._place(number).length, self._described[number])
                    for number, name in self._objects.items()]
         every = self._interleave if isinstance(self._interleave, int) else 0
@@ -481,6 +485,16 @@ class Optimizer(torch.optim.Optimizer):
             raise RuntimeError(f"{self._objects.get(number)} was on drives when the optimizer was "
                                "made, and is not any more: go back to the last commit")
         return place
+
+    def _place_to_commit(self, number: int) -> Place:
+        """The same, or that of what stands in for a parameter whose memory cannot leave any more:
+        that it was given is a part of a larger one, for example."""
+        param, owner = self._params()[number], self._owners[number]
+        if place_in(param) is None and not owner.closed:
+            self._stand_ins[number] = owner.stand_in(param, self._objects[number],
+                                                     self._stand_ins.get(number))
+            param = self._stand_ins[number]
+        return place_in(param) or self._place(number)
 
     def _remove_hooks(self) -> None:
         for hooked in (self._during, self._gradients):
@@ -783,7 +797,7 @@ class Optimizer(torch.optim.Optimizer):
             if described(params[number]) != self._described[number]:
                 raise RuntimeError(f"{name} has another type or shape than when the optimizer was "
                                    "created: create it again, after the last change of the model")
-        places = {name: self._place(number) for number, name in self._objects.items()}
+        places = {name: self._place_to_commit(number) for number, name in self._objects.items()}
         for owner in {place.owner for place in places.values()}:
             owner.settle()
         for name, place in places.items():

@@ -1380,8 +1380,11 @@ def failing(name, calls, for_good=False):
 # ---- Training as it is done ----------------------------------------------------------------------
 
 
-def committed_killed_and_resumed(store, how_late, **options):
-    """Another process would find the same: the store is opened again, all else is new."""
+def committed_killed_and_resumed(store, how_late, stays=False, **options):
+    """Another process would find the same: the store is opened again, all else is new.
+
+    :param stays: one gets memory on the device that cannot leave any more
+    """
     steps, at = 6, 3
     with tempfile.TemporaryDirectory() as folder:
         drives = []
@@ -1412,6 +1415,9 @@ def committed_killed_and_resumed(store, how_late, **options):
                             found = one_step(model, off, optimizer, step, not options)
                             if step < end:
                                 got.append(found)
+                            if stays and step == 0:
+                                weight = model.blocks[0].up.weight
+                                weight.data = torch.cat([weight.detach()] * 2)[:len(weight)]
                             if step + 1 == at:
                                 optimizer.commit()
                             elif step == at and not begin:
@@ -1797,6 +1803,7 @@ def cases():
         "committed, killed and resumed": committed_killed_and_resumed,
         "committed, killed and resumed, steps in backward": part(
             committed_killed_and_resumed, in_backward=True),
+        "committed, killed and resumed, one stays": part(committed_killed_and_resumed, stays=True),
         "a frozen base": a_frozen_base,
         "a matrix is stepped whole": a_matrix_is_stepped_whole,
         "two models on one store": two_models_on_one_store,

@@ -22,7 +22,7 @@ from spillway import checkpoint
 from spillway._params import residency
 from spillway._params.residency import LEAVING, Place
 from test_optimizer_ranks import PARALLEL, together
-from test_parameters import GPT, assert_same, loss_of, made, needs, on_drives, over, train
+from test_parameters import SWAPS, GPT, assert_same, loss_of, made, needs, on_drives, over, train
 
 pytestmark = needs
 LIMIT = 900 << 10
@@ -125,6 +125,62 @@ def test_what_others_change_is_committed(formatted):
         optimizer.commit(step=2)
         del content, tensor
     assert all(bool((param == 3).all()) for param in resumed(formatted).values())
+
+
+def swapped_after_numpy(model):
+    """NumPy has had the memory, which PyTorch resizes no more."""
+    assert model.blocks[0].up.weight.detach().numpy().any()
+    torch.utils.swap_tensors(model.blocks[0].up.weight, model.blocks[1].up.weight)
+
+
+def of_numpy(model):
+    weight = model.blocks[0].up.weight
+    weight.data = torch.from_numpy(weight.detach().clone().numpy() + 0.125)
+
+
+def part_of_a_larger_one(model):
+    weight = model.blocks[0].up.weight
+    larger = torch.ones(2 * weight.numel()) / 8
+    weight.data = larger[weight.numel():].view(weight.shape)
+
+
+@pytest.mark.parametrize("changed", [
+    pytest.param(swapped_after_numpy, marks=pytest.mark.skipif(
+        not SWAPS, reason="this PyTorch swaps no tensors")), of_numpy, part_of_a_larger_one])
+def test_memory_that_cannot_leave_is_committed(formatted, changed):
+    """Its values, at each commit."""
+    theirs = made(dropout=0.0)
+    optimizer = torch.optim.AdamW(theirs.parameters(), foreach=False)
+    losses = train(theirs, optimizer, range(2))
+    changed(theirs)
+    losses += train(theirs, optimizer, range(2, 8))
+    with opened(formatted) as store:
+        model = made(dropout=0.0)
+        off, optimizer = both(store, model)
+        found = train(model, optimizer, range(2), off)
+        changed(model)
+        found += train(model, optimizer, range(2, 4), off)
+        optimizer.commit()
+        found += train(model, optimizer, range(4, 6), off)
+        optimizer.commit()
+        train(model, optimizer, range(6, 8), off)
+    with opened(formatted) as store:
+        model = made(dropout=0.0)
+        off, optimizer = both(store, model)
+        assert optimizer.resume().step == 6
+        assert found + train(model, optimizer, range(6, 8), off) == losses
+        off.parameters_to_memory()
+    assert_same(model, theirs)
+
+
+def test_what_has_left_the_drives_for_good_is_not_committed(formatted):
+    with opened(formatted) as store:
+        model = made(dropout=0.0)
+        off, optimizer = both(store, model)
+        train(model, optimizer, range(2), off)
+        off.parameters_to_memory()
+        with pytest.raises(RuntimeError, match="was on drives when the optimizer was made"):
+            optimizer.commit()
 
 
 def test_a_commit_fails_where_a_write_did_while_room_was_made(formatted, monkeypatch):

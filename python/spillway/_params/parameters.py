@@ -22,6 +22,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
+import torch
 from torch import nn
 
 from .._core.library import SpillwayError, bytes_text
@@ -134,6 +135,22 @@ class Parameters(Owner):
             part(param, place)
             self._drop(place)
             del use
+
+    def stand_in(self, param: Any, name: str, before: Any) -> Any:
+        """What has the bytes on drives, for a commit, of a parameter that has got memory that cannot
+        leave.
+
+        :param before: that of the last commit; None: there is none
+        """
+        local = local_of(param)
+        if before is None:
+            self.make_room(local.nbytes)
+            before = nn.Parameter(local.detach().to("cpu", copy=True), requires_grad=False)
+            self.adopt(before, name)
+        else:
+            with torch.no_grad():
+                before.copy_(local)
+        return before
 
     def make_room(self, length: int = 0) -> None:
         """Make room for another parameter that is about to be made.
