@@ -14,6 +14,7 @@ import spillway.torch
 from conftest import make_store
 from offloading import (RAISED, Layers, Nothing, Save, assert_same_run, left_in, same_bits, trained,
                         with_sizes)
+from spillway._core import free_memory
 from spillway._gpu import host_memory
 from streams import Table, host_is_device
 
@@ -299,6 +300,24 @@ def test_not_more_than_is_free(offload, monkeypatch, caplog):
     assert pieces(off) == [70 * MIB]
     assert ("host_bytes is 1.0 GiB, but this process and its control groups have 80.0 MiB of "
             "memory free: 70.0 MiB are pinned") in caplog.text
+
+
+def test_not_what_others_are_going_to_take(offload, monkeypatch, caplog):
+    class Taker:
+        bytes_to_come = 48 * MIB
+
+    taker = Taker()
+    free_memory.takers.add(taker)
+    monkeypatch.setattr(host_memory, "free_memory", lambda: 80 * MIB)
+    off = offload(layers(), None, "64MiB")
+    assert pieces(off) == [28 * MIB]
+    assert "80.0 MiB of memory free, and 48.0 MiB of that are for parameters of" in caplog.text
+    off.close()
+    taker.bytes_to_come = 81 * MIB
+    assert host_memory.allowed(MIB, MIB, "are used") == 0
+    assert host_memory.allowed(MIB, MIB, "are used", taker) == MIB
+    del taker
+    assert host_memory.allowed(MIB, MIB, "are used") == MIB
 
 
 def test_ctrl_c_while_it_is_pinned(offload):

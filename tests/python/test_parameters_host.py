@@ -3,6 +3,7 @@
 """What a step reads is compared with what the rule promises: none reads less than the one that
 knows the future, which this file computes from the uses that there were."""
 import contextlib
+import gc
 import logging
 
 import pytest
@@ -278,6 +279,30 @@ def test_more_than_is_free_is_not_used(store, monkeypatch, caplog):
                 "memory free") in caplog.text
         assert off.parameter_stats().limit_bytes <= 2 * MIB + 2 * MIB // 8 * 7
         steps_of(model, 1, 2, off)
+
+
+def test_a_second_model_has_of_what_is_left(store, monkeypatch, caplog):
+    """Of what the first is going to take, nothing; and all when that is gone."""
+    def made():
+        return spillway.torch.materialize(chain, store, parameter_bytes=2 * MIB)
+
+    monkeypatch.setattr(host_memory, "free_memory", lambda: 8 * MIB)
+    with over(store, made(), 7 * MIB) as one:
+        assert one.parameter_stats().limit_bytes == 7 * MIB and not caplog.text
+        to_come = 7 * MIB - one.parameter_stats().memory_bytes
+        assert to_come >= 5 * MIB
+        with caplog.at_level(logging.WARNING, "spillway"), over(store, made(), 7 * MIB) as other:
+            stats = other.parameter_stats()
+            assert stats.limit_bytes <= 2 * MIB + (8 * MIB - to_come) // 8 * 7 < 7 * MIB
+            assert (f"have 8.0 MiB of memory free, and {to_come / MIB:.1f} MiB of that are for "
+                    "parameters of others") in caplog.text
+        steps_of(one._model, 1, 1, one)  # has taken all of it, and is still there
+        caplog.clear()
+        with over(store, made(), 7 * MIB) as other:
+            assert other.parameter_stats().limit_bytes == 7 * MIB
+    gc.collect()
+    with over(store, made(), 7 * MIB) as after:
+        assert after.parameter_stats().limit_bytes == 7 * MIB and not caplog.text
 
 
 @pytest.mark.parametrize("host_bytes, options, words", [

@@ -2,8 +2,9 @@
 # spillway/_core/free_memory.py - how much memory this process may still take
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
-from typing import Iterator, Optional, Tuple
+from typing import Any, Iterator, Optional, Tuple
 
 # By version of control groups: where they are, the limit, what is used of it, and of that what the
 # system takes back when it has to.
@@ -66,6 +67,18 @@ def _left(version: int, folder: Path) -> Optional[int]:
 
 # Of what is free the rest is left to this process, and to others.
 _PARTS, _OF_PARTS = 7, 8
+
+
+# Those that may take memory which they do not have yet: ``bytes_to_come`` says how much.
+takers: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def promised(but: Any = None) -> int:
+    """Bytes of free memory that somebody in this process is going to take.
+
+    :param but: what this one is going to take is not counted
+    """
+    return sum(taker.bytes_to_come for taker in list(takers) if taker is not but)
 
 
 def share_of(free_bytes: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any, List, Tuple
 
 import torch
 
-from .._core.free_memory import free_memory, share_of
+from .._core.free_memory import free_memory, promised, share_of
 from .._core.library import (ArenaOpts, SpillwayError, blocking, bytes_text, check, fast, options)
 from ..cache import HOST_BYTES_MIN, Cache
 
@@ -94,20 +94,25 @@ class HostMemory:
             blocking.spw_arena_close(arena)
 
 
-def allowed(wanted: int, given: int, use: str) -> int:
-    """Not more than is free, of which what is pinned cannot be taken back.
+def allowed(wanted: int, given: int, use: str, to: Any = None) -> int:
+    """Not more than is free, of which what is pinned cannot be taken back, and than is left by
+    others in this process, which have not taken all of theirs yet.
 
     :param given: as host_bytes, of which this is wanted
     :param use: of what is allowed, in words
+    :param to: of free_memory.takers, which is going to have this in place of what it was allowed
     """
     try:
         free = free_memory()
     except (OSError, ValueError) as error:  # no /proc, as in some sandboxes
         _log.warning("host_bytes: how much memory is free is not known, and 0 B %s: %s", use, error)
         return 0
-    most = share_of(free)
+    others = promised(but=to)
+    most = share_of(max(0, free - others))
     if wanted > most:
         _log.warning(
-            "host_bytes is %s, but this process and its control groups have %s of memory free: %s "
-            "%s", bytes_text(given), bytes_text(free), bytes_text(most), use)
+            "host_bytes is %s, but this process and its control groups have %s of memory free%s: "
+            "%s %s", bytes_text(given), bytes_text(free),
+            f", and {bytes_text(others)} of that are for parameters of others" if others else "",
+            bytes_text(most), use)
     return min(wanted, most)

@@ -199,7 +199,7 @@ def _kept_in_host(model: nn.Module, owner: Optional[Parameters], host_bytes: int
     wanted = min(host_bytes, sum(lengths.values()))
     here = 0 if owner is None else owner.memory_bytes
     if wanted > here:
-        wanted = here + allowed(wanted - here, host_bytes, "of it are used by parameters")
+        wanted = here + allowed(wanted - here, host_bytes, "of it are used by parameters", owner)
     return max(wanted, parameters_least(max(lengths.values())))
 
 

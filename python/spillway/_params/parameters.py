@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional,
 import torch
 from torch import nn
 
+from .._core.free_memory import takers
 from .._core.library import SpillwayError, bytes_text
 from .._optim.arithmetic import local_of
 from .._optim.tiles import name_of
@@ -102,6 +103,7 @@ class Parameters(Owner):
         # Bytes of memory that a parameter of a length takes.
         self.room_of: Callable[[int], int] = int
         store.add_dependent(self)
+        takers.add(self)
 
     # ---- Which parameters ------------------------------------------------------------------------
 
@@ -137,8 +139,7 @@ class Parameters(Owner):
             del use
 
     def stand_in(self, param: Any, name: str, before: Any) -> Any:
-        """What has the bytes on drives, for a commit, of a parameter that has got memory that cannot
-        leave.
+        """What has the bytes on drives, for a commit, of a parameter with memory that cannot leave.
 
         :param before: that of the last commit; None: there is none
         """
@@ -319,6 +320,13 @@ class Parameters(Owner):
     @property
     def memory_bytes(self) -> int:
         return self._bytes[RESIDENT] + self._bytes[LEAVING] + self._bytes[COMING]
+
+    @property
+    def bytes_to_come(self) -> int:
+        """What is going to be in memory, and is not there yet."""
+        if self.closed:
+            return 0
+        return max(0, min(self.limit_bytes, sum(self._bytes.values())) - self.memory_bytes)
 
     def _room(self, need_bytes: int, wait: bool, nearer_than: int = -1) -> bool:
         """Evict places until there is room for this many bytes.
