@@ -105,8 +105,8 @@ TOO_LATE = {
 @pytest.mark.parametrize("skip", TOO_LATE.values(), ids=TOO_LATE)
 @pytest.mark.parametrize("tile, without", [(100, None), (500, 2), (5000, None), (100, 0)])
 def test_an_update_that_is_skipped_too_late_is_refused(tile, without, skip):
-    """Parameters have been stepped, some of them in some of their tiles only. Where none was, all is
-    as in PyTorch."""
+    """Parameters have been stepped, some of them in some of their tiles only. Where none was, all
+    is as in PyTorch."""
     pair = tiled(tile)
     for step in range(3):
         pair.backward(without=without)

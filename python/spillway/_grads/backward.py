@@ -35,9 +35,9 @@ SCALED = ("in_backward=True steps parameters during the backward pass, with grad
 _CHANGED = ("the options of group {} have changed since the backward pass, in which "
             "in_backward=True has stepped parameters with those before: change them before it. "
             "With those before, step() finishes this step")
-_TAKEN = ("the gradient of {0} was {1} since the backward pass, in which in_backward=True has stepped "
-          "{0} with it: skipping or changing an update comes too late then. Leave in_backward out, "
-          "and go back to the last commit. {2}")
+_TAKEN = ("the gradient of {0} was {1} since the backward pass, in which in_backward=True has "
+          "stepped {0} with it: skipping or changing an update comes too late then. Leave "
+          "in_backward out, and go back to the last commit. {2}")
 _BACK = "To keep the update, call step() once more: it ends the step"
 _AGAIN = ("a second backward pass before step(): with in_backward=True the first has stepped "
           "parameters already. Call step() after each, or leave it out to accumulate gradients. If "
@@ -341,7 +341,7 @@ class DuringBackward:
                 self._gradients.drop(number)
                 self._freed.add(number)
                 self._used.pop(number, None)
-            elif self._reduced is None:  # a reducer has the memory, and may make other tensors of it
+            elif self._reduced is None:  # a reducer may make other tensors of its memory
                 self._note_used(number)
 
     def _note_used(self, number: int) -> None:
