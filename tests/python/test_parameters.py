@@ -399,6 +399,55 @@ def test_modules_compile_as_before(store):
     off.parameters_to_memory()
 
 
+def scripted(part):
+    return torch.jit.script(part)
+
+
+def traced(part):
+    return torch.jit.trace(part, torch.randn(2, WIDTH))
+
+
+def loaded(part):
+    file = io.BytesIO()
+    torch.jit.save(torch.jit.script(part), file)
+    file.seek(0)
+    return torch.jit.load(file)
+
+
+@needs
+@pytest.mark.parametrize("convert, how", [(scripted, "offload"), (traced, "offload"),
+                                          (loaded, "offload"), (scripted, "materialize")])
+def test_parameters_of_torchscript_stay_in_memory(store, convert, how):
+    """What runs it asks no class of parameters for their bytes."""
+    def made_with_parts():
+        torch.manual_seed(11)
+        return nn.Sequential(
+            nn.Linear(WIDTH, 4 * WIDTH), nn.Tanh(), nn.Linear(4 * WIDTH, WIDTH),
+            convert(nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.Tanh(),
+                                  nn.Linear(4 * WIDTH, WIDTH))),
+            nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH))
+
+    plain = made_with_parts()
+    ours = (made_with_parts() if how == "offload" else
+            spillway.torch.materialize(made_with_parts, store))
+    off = on_drives(store, ours)
+    names = {name for name, param in ours.named_parameters() if place_in(param) is not None}
+    assert names == {"0.weight", "2.weight", "4.weight", "5.weight"}
+    for model in (plain, ours):
+        torch.manual_seed(12)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        for _ in range(3):
+            # What its optimizer makes of a function changes with the calls in this process.
+            with torch.jit.optimized_execution(False), \
+                    off if model is ours else contextlib.nullcontext():
+                model(torch.randn(8, WIDTH)).pow(2).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert off.parameter_stats().reads > 0
+    assert_same(plain, ours)
+    off.parameters_to_memory()
+
+
 @needs
 def test_parameters_shared_between_processes_stay_in_memory(store):
     """PyTorch cannot resize such a storage again: its process would end."""

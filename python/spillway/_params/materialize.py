@@ -6,7 +6,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
-from typing import Any, Callable, Dict, Optional, Sequence
+from typing import Any, Callable, Dict, Optional, Sequence, Set
 
 import torch
 from torch import nn
@@ -79,8 +79,18 @@ def materialize(factory: Callable[[], nn.Module], store: Store, *,
     if not isinstance(model, nn.Module):
         owner.close()
         raise TypeError(f"the function must return a torch.nn.Module, not {type(model).__name__}")
+    for param in _of_torchscript(model):
+        place = place_in(param)
+        if place is not None:
+            owner.release(param, place)
     _name(model)
     return model
+
+
+def _of_torchscript(model: nn.Module) -> Set[Any]:
+    """Parameters that stay in memory, since what runs TorchScript asks no class for their bytes."""
+    return {param for module in model.modules() if isinstance(module, torch.jit.ScriptModule)
+            for param in module.parameters(recurse=False)}
 
 
 def _name(model: nn.Module) -> None:
@@ -236,8 +246,10 @@ def parameters_on(model: nn.Module, store: Any, scopes: Sequence[nn.Module],
         from . import shards
 
         shards.settle(model)
+    staying = _of_torchscript(model)
     for name, param in model.named_parameters():
-        owner.adopt(param, name)
+        if param not in staying:
+            owner.adopt(param, name)
     _name(model)
     try:
         lengths = {param: _length(param) for param in model.parameters()
@@ -265,8 +277,10 @@ def _on_device(model: nn.Module, store: Store, scopes: Sequence[nn.Module],
     from .._gpu import slow_path  # only if there are such models
     from .on_device import Window
 
-    lengths = {param: _length(param) for param in model.parameters()
-               if place_in(param) is not None or why_not(param, LEAST_BYTES, device.type) is None}
+    staying = _of_torchscript(model)
+    lengths = {param: _length(param) for param in model.parameters() if param not in staying
+               and (place_in(param) is not None
+                    or why_not(param, LEAST_BYTES, device.type) is None)}
     limit = _limit_of(model, scopes, parameter_bytes, lengths, parameters_on_device)
     table = slow_path._table(device.type)
     in_host = {param: table.pinned_bytes(length) for param, length in lengths.items()}
@@ -284,7 +298,8 @@ def _on_device(model: nn.Module, store: Store, scopes: Sequence[nn.Module],
     assert owner.window is not None
     try:
         for name, param in model.named_parameters():
-            owner.window.adopt(param, name, LEAST_BYTES)
+            if param not in staying:
+                owner.window.adopt(param, name, LEAST_BYTES)
         _name(model)
         owner.expect([place for place in map(place_in, model.parameters()) if place is not None])
         owner.window.expect(model.parameters())
