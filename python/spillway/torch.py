@@ -176,6 +176,7 @@ class Offload(Reports, contextlib.ContextDecorator):
         self._explicit_stages = False
         self._layers_ran = False  # one of them, once at least
         self._compiled_words = ""  # why spilling what is compiled as one piece gains little
+        self._host_words = ""  # that host_bytes has no use
         self._called = False  # by itself, once at least: that tells where passes begin
         self._begun = False
         self._trace_path: Optional[Path] = None
@@ -284,6 +285,7 @@ class Offload(Reports, contextlib.ContextDecorator):
             return
         self._session.drain()
         self._look_for_layers()
+        self._look_for_a_device()
         self._write_trace()
         # Else the step may go on: its end is reported when it is known.
         if self._session.unpacked and not self._explicit_steps:
@@ -692,6 +694,19 @@ class Offload(Reports, contextlib.ContextDecorator):
             "Compile each layer, torch.compile(layer), instead of the whole model")
         if cache.mode != "observe":
             _log.warning("%s", self._compiled_words)
+
+    def _look_for_a_device(self) -> None:
+        """Say once, where something was saved, that nothing was of a device, if host_bytes is given.
+        The model may move to one later."""
+        cache = self._session.cache
+        if not cache.host_bytes or self._session.device is not None:
+            self._host_words = ""
+        elif not self._host_words and not cache.closed and self.stats().offers:
+            self._host_words = (
+                "host_bytes has no use: it keeps copies of tensors of a GPU, and the model saved "
+                "none that spillway can copy")
+            _log.warning("%s%s", self._host_words, "" if cache.store is not None else
+                         ". Without drives all stays in memory, or is recomputed")
 
     def _scope_leave(self, module: nn.Module, _args: Any, result: Any) -> None:
         if not self._is_here():

@@ -361,10 +361,30 @@ def test_the_report_says_what_stayed(offload):
     assert run.off.device_stats().bytes_to_host == stats.bytes_to_host
 
 
-def test_a_model_without_a_device_is_told(caplog):
+def test_a_model_without_a_device_is_told(store, caplog):
+    """Once, in the log, and in reports."""
+    for drives in None, store:
+        caplog.clear()
+        with spillway.torch.offload(layers(), drives, host_bytes="8MiB") as off:
+            assert not caplog.text
+            for _ in range(3):
+                with off:
+                    off._model(torch.randn(4, 100)).sum().backward()
+            text = io.StringIO()
+            off.report(text)
+        assert "hint: host_bytes has no use" in text.getvalue()
+        assert caplog.text.count("host_bytes has no use: it keeps copies of tensors of a GPU") == 1
+        assert ("Without drives all stays in memory" in caplog.text) == (drives is None)
+
+
+def test_a_model_that_moves_to_a_device_is_not_told_any_more(caplog):
     with spillway.torch.offload(layers(), None, host_bytes="8MiB") as off:
-        with off:
-            off._model(torch.randn(4, 100)).sum().backward()
+        for moves in False, True:
+            if moves:
+                host_is_device(off, Table())
+            with off:
+                off._model(torch.randn(4, 100)).sum().backward()
         text = io.StringIO()
         off.report(text)
-    assert "hint: host_bytes had no use" in text.getvalue()
+    assert caplog.text.count("host_bytes has no use") == 1
+    assert "host_bytes has no use" not in text.getvalue()

@@ -74,7 +74,7 @@ takers: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def promised(but: Any = None) -> int:
-    """Bytes of free memory that somebody in this process is going to take.
+    """Bytes of free memory that others in this process are going to take.
 
     :param but: what this one is going to take is not counted
     """

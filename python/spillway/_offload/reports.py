@@ -50,6 +50,7 @@ class Reports:
     _since: float
     _endurance_bytes: int
     _entries: int  # of the context
+    _host_words: str  # that host_bytes has no use
     _compiled_words: str  # why spilling what is compiled as one piece gains little
     _trace_path: Optional[Path]
     _resting: Resting
@@ -182,11 +183,9 @@ class Reports:
     def _hints(self, stats: CacheStats, profile: Profile) -> List[str]:
         hints = list(hints_of(stats, self._entries, self._session.cache.store, self._store_before,
                               self._session.others))
-        if self._session.cache.host_bytes and self._session.device is None and stats.offers:
-            hints.append("hint: host_bytes had no use: it keeps copies of tensors of a GPU, and "
-                         "the model saved none that spillway can copy")
         frozen = self._frozen.words(last_step_bytes(profile)[1])
-        return hints + [f"hint: {words}" for words in (self._compiled_words, frozen) if words]
+        return hints + [f"hint: {words}" for words in (self._compiled_words, self._host_words, frozen)
+                        if words]
 
     def _summarize(self) -> None:
         """Before it closes: later reports show what it did up to then. Errors must not keep it from
