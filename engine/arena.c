@@ -8,6 +8,7 @@
  *   ARENA-2  run_lengths is non-zero at the first granule of each allocation and nowhere else.
  *   ARENA-3  No granule below lowest_free is free.
  *   ARENA-4  bytes_used is the length of all allocations, in whole granules.
+ *   ARENA-5  A page that belongs to an allocation is not given back, nor is any once the arena stays.
  */
 #include "engine/arena.h"
 
@@ -286,6 +287,7 @@ int spw_arena_alloc(struct spw_arena *arena, size_t len, void **memory)
 			   arena->run_lengths[first] == 0);
 		flip_bits(arena, first, (uint32_t)granules, false);
 		arena->run_lengths[first] = (uint32_t)granules;
+		arena->touched_end = SPW_MAX(arena->touched_end, first + (uint32_t)granules);
 		if (first == arena->lowest_free)
 			arena->lowest_free = first + (uint32_t)granules;
 		arena->bytes_used += granules * SPW_ARENA_GRANULE_BYTES;
@@ -318,6 +320,73 @@ void spw_arena_free(struct spw_arena *arena, void *memory)
 	/* bytes_used is the sum of the allocations (ARENA-4) */
 	SPW_ASSERT(arena->bytes_used >= (uint64_t)count * SPW_ARENA_GRANULE_BYTES);
 	arena->bytes_used -= (uint64_t)count * SPW_ARENA_GRANULE_BYTES;
+	(void)pthread_mutex_unlock(&arena->lock);
+}
+
+/* ---- Giving pages back ---- */
+
+/* One past the highest granule that is allocated. */
+static uint32_t used_end(const struct spw_arena *arena)
+{
+	uint32_t end = arena->touched_end;
+
+	while (end > 0) {
+		uint32_t last = end - 1;
+		uint64_t below = arena->used[last / 64] << (63 - last % 64);
+
+		if (below)
+			return end - (uint32_t)__builtin_clzll(below);
+		end -= last % 64 + 1;
+	}
+	return 0;
+}
+
+uint64_t spw_engine__arena_end(struct spw_arena *arena)
+{
+	uint64_t granules;
+
+	(void)pthread_mutex_lock(&arena->lock);
+	granules = used_end(arena);
+	(void)pthread_mutex_unlock(&arena->lock);
+	return granules * SPW_ARENA_GRANULE_BYTES;
+}
+
+uint64_t spw_engine__arena_idle_bytes(struct spw_arena *arena)
+{
+	uint64_t granules = 0;
+
+	(void)pthread_mutex_lock(&arena->lock);
+	if (!arena->stays && arena->pages != SPW_PAGES_HUGETLB)
+		granules = arena->touched_end - used_end(arena);
+	(void)pthread_mutex_unlock(&arena->lock);
+	return granules * SPW_ARENA_GRANULE_BYTES;
+}
+
+/*
+ * The lock is held until the pages are gone, or one could be allocated meanwhile (ARENA-5). Huge
+ * pages of the pool stay: they are this process's anyway, and others may take them in between.
+ */
+uint64_t spw_engine__arena_give_back(struct spw_arena *arena, uint64_t from_bytes)
+{
+	uint64_t end, touched, given = 0;
+
+	(void)pthread_mutex_lock(&arena->lock);
+	end = SPW_MAX(from_bytes, (uint64_t)used_end(arena) * SPW_ARENA_GRANULE_BYTES);
+	end = spw_round_up(end, SPW_HUGE_PAGE_BYTES);
+	touched = (uint64_t)arena->touched_end * SPW_ARENA_GRANULE_BYTES;
+	if (!arena->stays && arena->pages != SPW_PAGES_HUGETLB && end < touched &&
+	    madvise(arena->base + end, arena->len_bytes - end, MADV_DONTNEED) == 0) {
+		given = touched - end;
+		arena->touched_end = (uint32_t)(end / SPW_ARENA_GRANULE_BYTES);
+	}
+	(void)pthread_mutex_unlock(&arena->lock);
+	return given;
+}
+
+void spw_engine__arena_stay(struct spw_arena *arena)
+{
+	(void)pthread_mutex_lock(&arena->lock);
+	arena->stays = true;
 	(void)pthread_mutex_unlock(&arena->lock);
 }
 

@@ -93,6 +93,11 @@ struct spw_backend_ops {
 	int (*add_range)(struct spw_queue *queue, struct spw_range *range);
 	/* Undo add_range, when no part uses the range's memory. */
 	void (*remove_range)(struct spw_queue *queue, struct spw_range *range);
+	/*
+	 * Register no more than the arena's first @len_bytes, if that can be: registered_bytes says
+	 * how many are left. NULL: the arena's pages must stay where they are.
+	 */
+	void (*shrink)(struct spw_queue *queue, uint64_t len_bytes);
 	/* Text of queue->drive_status. NULL: the backend never sets it. */
 	const char *(*status_text)(uint32_t status);
 };

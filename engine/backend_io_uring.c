@@ -303,7 +303,7 @@ static void register_in_part(struct spw_queue *q, struct spw_uring *u, uint64_t 
 /*
  * Registered memory is resident. So the arena, whose lowest bytes are allocated first, is
  * registered as it is used: the pieces up to the end of @io's memory are registered again, at least
- * twice as many bytes as before. The kernel drops the old registrations when the requests that use
+ * a quarter more bytes than before. The kernel drops the old registrations when the requests that use
  * them have ended. After a failure this is not tried again.
  */
 bool spw_engine__uring_grow(struct spw_queue *q, struct spw_uring *u, const struct spw_io *io)
@@ -316,7 +316,7 @@ bool spw_engine__uring_grow(struct spw_queue *q, struct spw_uring *u, const stru
 	if (!spw_engine__queue_arena_holds(q, io->buf) || end_bytes <= q->registered_bytes ||
 	    end_bytes > u->growable_bytes)
 		return false;
-	len_bytes = SPW_MAX(end_bytes, 2 * q->registered_bytes);
+	len_bytes = SPW_MAX(end_bytes, q->registered_bytes + q->registered_bytes / 4);
 	len_bytes = SPW_MIN(spw_round_up(len_bytes, SPW_HUGE_PAGE_BYTES), u->growable_bytes);
 	count = count_pieces(q, len_bytes);
 	pieces = cut_pieces(q, q->arena_base, len_bytes, count, count);
@@ -330,6 +330,29 @@ bool spw_engine__uring_grow(struct spw_queue *q, struct spw_uring *u, const stru
 	u->growable_bytes = 0;
 	warn_registered_in_part(q, len_bytes, ret);
 	return end_bytes <= q->registered_bytes;
+}
+
+/*
+ * From the last piece down, so that what is registered begins at the base at any time. A piece that
+ * the kernel does not change remains as it is.
+ */
+void spw_engine__uring_shrink(struct spw_queue *q, uint64_t len_bytes)
+{
+	uint64_t before = count_pieces(q, q->registered_bytes), count;
+	struct spw_uring *u = q->state;
+	struct iovec *pieces;
+
+	len_bytes = SPW_MAX(spw_round_up(len_bytes, SPW_HUGE_PAGE_BYTES), FIRST_REGISTERED_BYTES);
+	if (u->growable_bytes == 0 || len_bytes >= q->registered_bytes)
+		return;
+	count = count_pieces(q, len_bytes);
+	pieces = cut_pieces(q, q->arena_base, len_bytes, count, before);
+	for (uint64_t i = before; pieces && i >= count; i--) {
+		if (update_pieces(u, (uint32_t)i - 1, &pieces[i - 1], 1) != 1)
+			break;
+		q->registered_bytes = i == count ? len_bytes : (i - 1) << q->piece_shift;
+	}
+	free(pieces);
 }
 
 /*
@@ -987,4 +1010,5 @@ const struct spw_backend_ops spw_engine__backend_io_uring = {
 	.cancel = spw_engine__uring_cancel,
 	.add_range = spw_engine__uring_add_range,
 	.remove_range = spw_engine__uring_remove_range,
+	.shrink = spw_engine__uring_shrink,
 };

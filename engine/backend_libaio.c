@@ -308,6 +308,13 @@ static int aio_wait(struct spw_queue *q, unsigned want, int64_t timeout_ns)
 	return (unsigned)ret < want ? -ETIME : 0;
 }
 
+/* Each transfer pins its own memory, until it ends. */
+static void aio_shrink(struct spw_queue *q, uint64_t len_bytes)
+{
+	(void)q;
+	(void)len_bytes;
+}
+
 const struct spw_backend_ops spw_engine__backend_libaio = {
 	.name = "libaio",
 	.backend = SPW_BACKEND_LIBAIO,
@@ -317,4 +324,5 @@ const struct spw_backend_ops spw_engine__backend_libaio = {
 	.submit = aio_submit,
 	.wait = aio_wait,
 	.cancel = aio_cancel,
+	.shrink = aio_shrink,
 };

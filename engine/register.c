@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * engine/register.c - spw_engine__queue_register(): registers the caller's memory, in addition to
+ * engine/register.c - registers the caller's memory, in addition to the arena; gives back pages of
  * the arena
  *
  * Invariants, cited by asserts and tests
@@ -11,6 +11,7 @@
 
 #include <errno.h>
 
+#include "engine/arena.h"
 #include "engine/backend.h"
 #include "util/util.h"
 
@@ -109,4 +110,17 @@ int spw_engine__queue_unregister(struct spw_queue *q, const void *memory)
 		q->ops->remove_range(q, range);
 	spw_engine__range_give(&q->ranges, range);
 	return 0;
+}
+
+/*
+ * A registered page that was given back would still be read and written by the drives, but no longer
+ * by us: so what stays registered stays. What is allocated meanwhile lies beyond what is registered,
+ * and is registered, with its new pages, by its first transfer: in this thread, thus afterwards.
+ */
+uint64_t spw_engine__queue_give_back(struct spw_queue *q)
+{
+	if (!q->arena || !q->ops->shrink)
+		return 0;
+	q->ops->shrink(q, spw_engine__arena_end(q->arena));
+	return spw_engine__arena_give_back(q->arena, q->registered_bytes);
 }

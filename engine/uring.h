@@ -50,6 +50,9 @@ int spw_engine__uring_set_up(struct spw_queue *queue, struct spw_uring *uring, c
 bool spw_engine__uring_grow(struct spw_queue *queue, struct spw_uring *uring,
 			    const struct spw_io *io);
 
+/* See struct spw_backend_ops. Not where all was registered at once: that cannot be changed. */
+void spw_engine__uring_shrink(struct spw_queue *queue, uint64_t len_bytes);
+
 /* Unregister everything and close the ring; does not free the backend's state. */
 void spw_engine__uring_tear_down(struct spw_queue *queue, struct spw_uring *uring);
 

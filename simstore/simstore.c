@@ -782,6 +782,11 @@ static void ranks(struct spw_store *store, uint64_t age_max_ns,
 	unlock_shared();
 }
 
+static void give_back(struct spw_store *store)
+{
+	(void)store;
+}
+
 const struct spw_cache_ports simstore_ports = {
 	.chunk_bytes = chunk_bytes,
 	.arena_bytes = arena_bytes,
@@ -796,6 +801,7 @@ const struct spw_cache_ports simstore_ports = {
 	.free = free_object,
 	.alloc = alloc_memory,
 	.release = release_memory,
+	.give_back = give_back,
 	.wait = wait_for,
 	.cancel = cancel,
 	.raise = raise_class,

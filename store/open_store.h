@@ -169,6 +169,7 @@ struct spw_store {
 	_Atomic(struct message *) inbox; /* newest first */
 	_Atomic int asleep;              /* enum asleep: the worker */
 	_Atomic bool stopping;
+	_Atomic bool gives_back;         /* asked to, see give_back.c */
 	_Atomic uint32_t ended_sequence; /* futex: counts requests that ended */
 	_Atomic uint32_t any_waiters;
 	_Atomic int eventfd; /* -1 until the caller asks for it */
@@ -206,7 +207,8 @@ struct spw_store {
 	uint32_t drives_resting;    /* retired drives that rest, see spw_store__drive_rests() */
 	uint64_t ended;
 	uint64_t next_deadline_check_ns;
-	uint64_t urgent_ns; /* time of the last urgent read; 0: none, or long ago */
+	uint64_t urgent_ns;            /* time of the last urgent read; 0: none, or long ago */
+	_Atomic uint64_t gave_back_ns; /* when; 0: never */
 	/* For deadlines: watched_ns counts only time in which the worker looked for completions. */
 	uint64_t looked_ns, watched_ns;
 	struct spw_status_page *page; /* NULL: could not be created */

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "alloc/alloc.h"
+#include "engine/arena.h"
 #include "drives/assemble.h"
 #include "layout/layout.h"
 #include "store/alignment.h"
@@ -379,9 +380,11 @@ int spw_store_arena(struct spw_store *store, void **memory, size_t *len)
 
 	*memory = NULL;
 	*len = 0;
-	if (rc == 0)
-		*memory = spw_arena_memory(store->arena, len);
-	return rc;
+	if (rc)
+		return rc;
+	spw_engine__arena_stay(store->arena);
+	*memory = spw_arena_memory(store->arena, len);
+	return 0;
 }
 
 uint64_t spw_store_alloc_max(const struct spw_store *store)

@@ -14,6 +14,7 @@
 #include "store/deadlines.h"
 #include "store/drive_health.h"
 #include "store/flush.h"
+#include "store/give_back.h"
 #include "store/inbox.h"
 #include "store/mirror.h"
 #include "store/object.h"
@@ -273,6 +274,7 @@ int spw_store__turn(struct spw_store *store, bool wait, int64_t limit_ns)
 	int rc;
 
 	drain_inbox(store);
+	spw_store__give_back_if_asked(store);
 	spw_store__drives_try_again(store);
 	schedule(store);
 	spw_store__checksums_post(store);

@@ -93,6 +93,7 @@ const struct spw_cache_ports spw_cache__ports_real = {
 	.free = spw_store_free,
 	.alloc = spw_store_alloc,
 	.release = spw_store_release,
+	.give_back = spw_store_give_back,
 	.wait = spw_request_wait,
 	.cancel = spw_request_cancel,
 	.raise = spw_request_raise,

@@ -40,9 +40,10 @@ struct spw_cache_ports {
 	int (*free)(struct spw_store *store, spw_object object);          /* spw_store_free() */
 	int (*alloc)(struct spw_store *store, size_t len, void **memory); /* spw_store_alloc() */
 	void (*release)(struct spw_store *store, void *memory);           /* spw_store_release() */
-	int (*wait)(struct spw_request *request);                         /* spw_request_wait() */
-	int (*cancel)(struct spw_request *request);                       /* spw_request_cancel() */
-	void (*raise)(struct spw_request *request, enum spw_class cls);   /* spw_request_raise() */
+	void (*give_back)(struct spw_store *store);                     /* spw_store_give_back() */
+	int (*wait)(struct spw_request *request);                       /* spw_request_wait() */
+	int (*cancel)(struct spw_request *request);                     /* spw_request_cancel() */
+	void (*raise)(struct spw_request *request, enum spw_class cls); /* spw_request_raise() */
 	int (*wait_request)(struct spw_store *store,
 			    int64_t timeout_ns); /* spw_store_wait_request() */
 	uint64_t (*clock_ns)(void);              /* monotonic */

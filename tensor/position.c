@@ -38,6 +38,9 @@ static void scopes_belong_to_stage_before(struct spw_cache *cache)
 
 static void stage_begin_forward(struct spw_cache *cache, uint32_t micro_batch)
 {
+	/* What the backward pass read is used; until the next one reads, the forward pass needs room. */
+	if (cache->stage == SPW_STAGE_BACKWARD && cache->store)
+		cache->ports.give_back(cache->store);
 	cache->stage = SPW_STAGE_FORWARD;
 	cache->micro_batch = micro_batch;
 	cache->scopes_entered = 0;

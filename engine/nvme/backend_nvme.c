@@ -436,5 +436,6 @@ const struct spw_backend_ops spw_nvme__backend_nvme = {
 	.cancel = spw_engine__uring_cancel,
 	.add_range = spw_engine__uring_add_range,
 	.remove_range = spw_engine__uring_remove_range,
+	.shrink = spw_engine__uring_shrink,
 	.status_text = spw_nvme_status_text,
 };

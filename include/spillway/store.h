@@ -625,11 +625,26 @@ SPW_EXPORT int spw_store_alloc(struct spw_store *store, size_t len, void **memor
 SPW_EXPORT void spw_store_release(struct spw_store *store, void *memory);
 
 /**
+ * spw_store_give_back - give memory of the arena that is not in use back to the system
+ * @store:  the store
+ *
+ * Of the pages that lie after all that is allocated. They are taken again as they are used, which
+ * takes time: so a call does nothing if those before it were too short a time ago for that to be
+ * less than a hundredth of it. Does nothing for huge pages of the pool (vm.nr_hugepages), once
+ * spw_store_arena() has been called, where controllers know the memory (vfio), or where the kernel
+ * cannot change what is registered (before Linux 5.13, or a low ulimit -l). Any thread; does not
+ * wait, and may be called with locks held.
+ */
+SPW_EXPORT void spw_store_give_back(struct spw_store *store);
+
+/**
  * spw_store_arena - get the whole arena, so that it can be pinned for a device that copies to and
  * from it
  * @store:   the store
  * @memory:  set; valid until the store is closed
  * @len:     set, in bytes
+ *
+ * From then on its pages stay where they are, see spw_store_give_back().
  *
  * Return: 0; -EPERM in a child of fork(2).
  */

@@ -250,6 +250,27 @@ OPEN_CASE(test_own_memory_is_not_copied)
 	spw_store_release(store, to);
 }
 
+/* What is allocated after memory was given back has other pages, which the drives must know. */
+OPEN_CASE(test_memory_that_was_given_back_is_used_again)
+{
+	for (unsigned i = 0; i < 3; i++) {
+		void *from, *to;
+		spw_object object;
+
+		assert_ok(spw_store_alloc(store, 16 * MIB, &from));
+		assert_ok(spw_store_alloc(store, 16 * MIB, &to));
+		content_fill(from, 16 * MIB, 60 + i);
+		object = put_wait(store, from, 16 * MIB);
+		memset(to, 0, 16 * MIB);
+		get_check(store, object, 0, to, 16 * MIB, 60 + i);
+		assert_ok(spw_store_free(store, object));
+		spw_store_release(store, from);
+		spw_store_release(store, to);
+		spw_store_give_back(store);
+	}
+	assert_int_equal(stats_of(store).bytes_copied, 0);
+}
+
 /* Of the arena's memory in a random order of whole blocks, then of any memory cut anywhere. */
 OPEN_CASE(test_vectors)
 {

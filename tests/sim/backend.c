@@ -238,6 +238,19 @@ static void backend_remove_range(struct spw_queue *q, struct spw_range *range)
 			sim_fail("memory is unregistered while a drive uses it");
 }
 
+/* No page goes while a drive has it. */
+static void backend_shrink(struct spw_queue *q, uint64_t len_bytes)
+{
+	const struct sim_backend *b = q->state;
+
+	for (unsigned i = 0; i < b->slots; i++) {
+		uint64_t at = (uintptr_t)b->ios[i].vector->iov_base - q->arena_base;
+
+		if (b->ios[i].active && at < q->arena_len_bytes && at >= len_bytes)
+			sim_fail("memory is given back while a drive uses it");
+	}
+}
+
 static const struct spw_backend_ops sim_backend = {
 	.name = "sim",
 	.backend = SPW_BACKEND_IO_URING,
@@ -249,6 +262,7 @@ static const struct spw_backend_ops sim_backend = {
 	.cancel = backend_cancel,
 	.add_range = backend_add_range,
 	.remove_range = backend_remove_range,
+	.shrink = backend_shrink,
 };
 
 WRAP(int, spw_queue_open,

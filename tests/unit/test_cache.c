@@ -837,4 +837,38 @@ OPENED_CASE(test_sizes_of_other_versions)
 	assert_int_equal(newer.appended, 0);
 }
 
+/* ---- The store's memory ---- */
+
+static unsigned given_back;
+
+static void count_give_back(struct spw_store *store)
+{
+	assert_ptr_equal(store, rig.store);
+	given_back++;
+}
+
+/* What was read is used up when a forward pass follows a backward pass, and not before. */
+CASE(test_memory_is_given_back_between_backward_and_forward)
+{
+	struct spw_cache_ports ports = simstore_ports;
+
+	ports.give_back = count_give_back;
+	given_back = 0;
+	rig_begin();
+	assert_ok(spw_cache__open_with(rig.store, &rig.opts, &ports, &rig.cache));
+	for (unsigned i = 0; i < 3; i++) {
+		spw_cache_step(rig.cache);
+		spw_cache_stage(rig.cache, 0, SPW_STAGE_FORWARD);
+		spw_cache_stage(rig.cache, 1, SPW_STAGE_FORWARD);
+		assert_int_equal(given_back, 2 * i);
+		spw_cache_stage(rig.cache, 0, SPW_STAGE_BACKWARD);
+		spw_cache_stage(rig.cache, 1, SPW_STAGE_BACKWARD);
+		assert_int_equal(given_back, 2 * i);
+		spw_cache_stage(rig.cache, 2, SPW_STAGE_FORWARD);
+		assert_int_equal(given_back, 2 * i + 1);
+		spw_cache_stage(rig.cache, 2, SPW_STAGE_BACKWARD);
+	}
+	rig_close();
+}
+
 RUN_CASES(NULL, NULL)

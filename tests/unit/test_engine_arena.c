@@ -252,6 +252,84 @@ ARENA_TEST(test_huge_pages_that_cannot_be_had_are_not_used)
 	assert_true(given_back);
 }
 
+/* ---- Pages that go back to the system ---- */
+
+static size_t resident_bytes(char *memory, size_t len)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE), resident = 0;
+	unsigned char *each = malloc(len / page);
+
+	assert_non_null(each);
+	assert_int_equal(mincore(memory, len, each), 0);
+	for (size_t i = 0; i < len / page; i++)
+		resident += each[i] & 1u ? page : 0;
+	free(each);
+	return resident;
+}
+
+static char *allocated(size_t granules)
+{
+	void *memory;
+
+	assert_int_equal(spw_arena_alloc(arena, granules * GRANULE, &memory), 0);
+	memset(memory, 0x5a, granules * GRANULE);
+	return memory;
+}
+
+static void expect_content(const char *memory, size_t len)
+{
+	for (size_t i = 0; i < len; i++)
+		assert_int_equal(memory[i], 0x5a);
+}
+
+/* ARENA-5: of 160 granules the lowest 49 are in use, and 32 fill a huge page. */
+ARENA_TEST(test_pages_after_the_last_allocation_are_given_back)
+{
+	char *low = allocated(1), *middle = allocated(48), *high = allocated(100);
+	char *end = arena->base + 64 * GRANULE;
+
+	assert_int_equal(spw_engine__arena_idle_bytes(arena), 0);
+	spw_arena_free(arena, high);
+	assert_int_equal(spw_engine__arena_end(arena), 49 * GRANULE);
+	assert_int_equal(spw_engine__arena_idle_bytes(arena), 100 * GRANULE);
+	/* None below where the caller says. */
+	assert_int_equal(spw_engine__arena_give_back(arena, 128 * GRANULE), 21 * GRANULE);
+	assert_true(resident_bytes(end, 64 * GRANULE) > 0);
+	assert_int_equal(spw_engine__arena_give_back(arena, 0), 64 * GRANULE);
+	assert_int_equal(resident_bytes(end, 96 * GRANULE), 0);
+	expect_content(low, GRANULE);
+	expect_content(middle, 48 * GRANULE);
+	assert_int_equal(spw_engine__arena_give_back(arena, 0), 0);
+	assert_ptr_equal(allocated(100), high);
+	assert_int_equal(spw_engine__arena_give_back(arena, 0), 0);
+	expect_content(high, 100 * GRANULE);
+	/* All of it, once nothing is in use. */
+	spw_arena_free(arena, low);
+	spw_arena_free(arena, middle);
+	spw_arena_free(arena, high);
+	assert_int_equal(spw_engine__arena_end(arena), 0);
+	assert_int_equal(spw_engine__arena_give_back(arena, 0), 149 * GRANULE);
+	assert_int_equal(resident_bytes(arena->base, GRANULES * GRANULE), 0);
+}
+
+ARENA_TEST(test_pages_that_stay)
+{
+	char *memory = allocated(GRANULES);
+
+	spw_arena_free(arena, memory);
+	arena->pages = SPW_PAGES_HUGETLB;
+	assert_int_equal(spw_engine__arena_idle_bytes(arena), 0);
+	assert_int_equal(spw_engine__arena_give_back(arena, 0), 0);
+	arena->pages = SPW_PAGES_TRANSPARENT;
+	assert_int_equal(spw_engine__arena_idle_bytes(arena), GRANULES * GRANULE);
+	spw_engine__arena_stay(arena);
+	assert_int_equal(spw_engine__arena_idle_bytes(arena), 0);
+	assert_int_equal(spw_engine__arena_give_back(arena, 0), 0);
+	assert_int_equal(resident_bytes(memory, GRANULES * GRANULE), GRANULES * GRANULE);
+}
+
+/* ---- Threads ---- */
+
 static void *churn(void *context)
 {
 	uint64_t *failures = context;
@@ -276,6 +354,8 @@ ARENA_TEST(test_any_thread_may_use_it)
 
 	for (unsigned i = 0; i < 4; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, churn, &failures[i]), 0);
+	for (unsigned i = 0; i < 4000; i++)
+		(void)spw_engine__arena_give_back(arena, 0);
 	for (unsigned i = 0; i < 4; i++) {
 		assert_int_equal(pthread_join(threads[i], NULL), 0);
 		assert_int_equal(failures[i], 0);
