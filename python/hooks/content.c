@@ -2,7 +2,7 @@
 /* hooks/content.c - track storages and their contents, and detect in-place modification */
 #include "content.h"
 
-static struct version *version_new(PyObject *tensor, int64_t number, uint64_t epoch, uint64_t step)
+static struct version *version_new(int64_t number, uint64_t epoch, uint64_t step)
 {
 	struct version *version = PyMem_Malloc(sizeof(*version));
 
@@ -13,13 +13,15 @@ static struct version *version_new(PyObject *tensor, int64_t number, uint64_t ep
 	*version = (struct version){.references = 1,
 				    .number = number,
 				    .epoch = epoch,
-				    .step = step,
-				    .witness = PyWeakref_NewRef(tensor, NULL)};
-	if (!version->witness) {
-		PyMem_Free(version);
-		return NULL;
-	}
+				    .step = step};
 	return version;
+}
+
+int version_witnessed(struct version *version, PyObject *tensor)
+{
+	if (!version->counter && !version->witness)
+		version->witness = PyWeakref_NewRef(tensor, NULL);
+	return version->counter || version->witness ? 0 : -1;
 }
 
 void version_drop(struct version *version)
@@ -27,7 +29,7 @@ void version_drop(struct version *version)
 	SPW_ASSERT(!version || version->references > 0);
 	if (!version || --version->references > 0)
 		return;
-	Py_DECREF(version->witness);
+	Py_XDECREF(version->witness);
 	Py_XDECREF(version->counter);
 	Py_XDECREF(version->moved);
 	PyMem_Free(version);
@@ -40,6 +42,8 @@ static PyObject *version_witness(const struct version *version)
 
 	if (version->counter)
 		return new_ref(version->counter);
+	if (!version->witness)
+		return NULL;
 	witness = PyObject_CallNoArgs(version->witness);
 	if (witness == Py_None)
 		Py_CLEAR(witness);
@@ -51,9 +55,12 @@ static int version_current(const struct version *version, PyObject *tensor, int6
 {
 	PyObject *witness;
 	int64_t now = number;
+	bool is_watched = version->counter || version->witness;
 	int rc = 0;
 
-	if (number != version->number || version->modified)
+	/* Not watched yet, but held: another thread is saving it now. */
+	if (number != version->number || version->modified ||
+	    (!is_watched && version->references == 1))
 		return 0;
 	witness = version_witness(version);
 	if (witness && witness != tensor)
@@ -130,11 +137,30 @@ void version_part(struct version *version, PyObject *held, bool is_shown, PyObje
 		counter = tensor_counted_by(held, nothing);
 	else
 		counter = PyObject_SetAttr(held, names.data, nothing) ? NULL : new_ref(held);
-	/* Inside a torch.func transform .data cannot be set, so later changes go unnoticed. */
 	if (!counter && PyErr_Occurred() && !was_refused())
 		PyErr_WriteUnraisable(held);
+	/*
+	 * Inside a torch.func transform .data cannot be set: later changes show only as long as the
+	 * saved tensor is there, or else the memory stays.
+	 */
+	if (!counter && !version->witness)
+		counter = new_ref(held);
 	set_ref(&version->counter, counter);
 	PyErr_Restore(type, value, traceback);
+}
+
+bool record_forgets(struct record *record, struct version *version)
+{
+	bool is_last = record->version == version;
+
+	SPW_ASSERT(version->references > is_last);
+	if (version->references > 1u + is_last)
+		return false;
+	if (is_last) {
+		record->version = NULL;
+		version_drop(version);
+	}
+	return true;
 }
 
 static void record_dealloc(PyObject *object)
@@ -143,6 +169,7 @@ static void record_dealloc(PyObject *object)
 	PyObject *result, *type, *value, *traceback;
 
 	version_drop(record->version);
+	Py_XDECREF(record->identity);
 	if (record->weak) {
 		PyErr_Fetch(&type, &value, &traceback);
 		result = call(torch.free_weak_ref, record->weak);
@@ -173,6 +200,7 @@ struct record *record_new(const struct seen *seen, uint64_t key)
 	record->key = key;
 	record->epochs = 0;
 	record->version = NULL;
+	record->identity = new_ref(seen->identity);
 	record->weak = call(torch.weak_ref, seen->storage);
 	if (!record->weak)
 		Py_CLEAR(record);
@@ -192,7 +220,7 @@ struct version *record_version(struct record *record, PyObject *tensor, uint64_t
 	SPW_ASSERT(!record->version || record->version->epoch < record->epochs);
 	if (current)
 		return current < 0 ? NULL : record->version;
-	version = version_new(tensor, number, record->epochs, step);
+	version = version_new(number, record->epochs, step);
 	if (!version)
 		return NULL;
 	record->epochs++;

@@ -17,10 +17,11 @@ struct version {
 	uint64_t step;  /* the step in which it was first saved */
 	/* a tensor that has the bytes if the storage was moved to other memory since; or NULL */
 	PyObject *moved;
-	PyObject *witness; /* weak: a tensor that shares the version counter */
+	/* weak: a tensor that shares the version counter; or NULL */
+	PyObject *witness;
 	/*
-	 * A second tensor with this version counter, set if the bytes may leave memory; or NULL. It
-	 * is the owner's tensor, whose memory is taken away when the owner ends. Tensors that are
+	 * A second tensor with this version counter, of what the cache holds; or NULL. It is the
+	 * owner's tensor, whose memory is taken away when the owner ends. Tensors that are
 	 * read back share the counter too, because later uses may be handed the same memory.
 	 */
 	PyObject *counter;
@@ -30,6 +31,7 @@ struct version {
 struct record {
 	PyObject_HEAD uint64_t key, epochs;
 	PyObject *weak;
+	PyObject *identity;
 	struct version *version;
 };
 
@@ -45,6 +47,11 @@ static inline struct version *version_hold(struct version *version)
 
 /* Drop a reference. @version: or NULL */
 void version_drop(struct version *version);
+/*
+ * Detect modifications as long as @tensor is there, the one that is saved. For a content without a
+ * counter: it is not watched otherwise, and later saves do not take it for theirs. Return: 0; -1
+ */
+int version_witnessed(struct version *version, PyObject *tensor);
 /* Raise PyTorch's error if the content was modified. @shown: the tensor to hand out; or NULL */
 int version_check(const struct version *version, PyObject *shown);
 /*
@@ -74,6 +81,11 @@ struct record *record_new(const struct seen *seen, uint64_t key);
  * count, such as through NumPy.
  */
 struct version *record_version(struct record *record, PyObject *tensor, uint64_t step);
+/*
+ * An owner of @version goes, of which it holds a reference. Return: whether no saved tensor has that
+ * content: then the record forgets it
+ */
+bool record_forgets(struct record *record, struct version *version);
 /* The storage has moved: @held has the bytes of @version, and the written copy may be wrong. */
 void record_moved(struct record *record, struct version *version, PyObject *held);
 

@@ -393,7 +393,9 @@ PyObject *on_device_save(struct on_device *on, struct session *session, struct s
 		record = session_record(session, seen);
 		offering.offer.storage_key = record ? record->key : 0;
 		offering.saved = record ? saved_of(session, seen, record) : NULL;
-		rc = offering.saved ? saved_place(offering.saved, on, seen, &offering.offer) : -1;
+		rc = offering.saved ? version_witnessed(offering.saved->version, seen->tensor) : -1;
+		if (rc == 0)
+			rc = saved_place(offering.saved, on, seen, &offering.offer);
 		if (rc < 0 && was_refused())
 			rc = 1;
 	}

@@ -127,6 +127,8 @@ void owner_mark(const struct owner *owner)
 	int64_t number;
 
 	SPW_ASSERT(owner->token != 0);
+	if (record_forgets(owner->record, owner->version))
+		return;
 	if (tensor_state(owner->tensor, &number, &address)) {
 		PyErr_Clear();
 		owner->version->modified = true;

@@ -154,7 +154,8 @@ static int restore(struct session *session, const struct saved *saved, const str
 	int result;
 
 	SPW_ASSERT(saved->id != 0);
-	if (!version || !cache || to_uint64(call(torch.address, seen->tensor), &address))
+	if (!version || version_witnessed(version, seen->tensor) || !cache ||
+	    to_uint64(call(torch.address, seen->tensor), &address))
 		return -1;
 	held = seen_plain(seen, saved->conj, saved->neg);
 	if (!held)

@@ -138,10 +138,11 @@ static int offer_hold(struct session *session, struct saved *saved, const struct
 {
 	PyObject *held = seen_plain(seen, saved->conj, saved->neg);
 
-	if (!held)
+	if (!held || (is_written && version_witnessed(saved->version, seen->tensor))) {
+		Py_XDECREF(held);
 		return -1;
-	if (is_written)
-		version_watch(saved->version, held);
+	}
+	version_watch(saved->version, held);
 	if (!owner_hold(&session->owners, saved->token, held))
 		version_part(saved->version, held, false, torch.nothing);
 	Py_DECREF(held);
@@ -411,11 +412,14 @@ static PyObject *tensor_of_owner(struct saved *saved, uint64_t token)
 
 	if (!owner || !owner->is_held)
 		return NULL;
-	if (version_number(owner->tensor, &number))
-		return NULL;
 	SPW_ASSERT(owner->token == token);
-	if (number != owner->version->number)
-		saved->version->modified = true;
+	/* Whose number is looked at in any case, by version_check(). */
+	if (owner->tensor != saved->version->counter) {
+		if (version_number(owner->tensor, &number))
+			return NULL;
+		if (number != owner->version->number)
+			saved->version->modified = true;
+	}
 	owner->is_shown = true;
 	tensor = new_ref(owner->tensor);
 	if (token != saved->token || saved->conj || saved->neg)

@@ -6,6 +6,16 @@
 #define DRAIN_CALLS 4 /* drain once per this many saves and uses of up to DRAIN_BYTES */
 #define DRAIN_BYTES (256u << 10)
 
+/* Nothing is known of the owner's storage any more: it need not be looked for later. */
+static void forget_storage(struct session *session, const struct owner *owner)
+{
+	struct record *record = owner->record;
+
+	if (!record->version && Py_REFCNT((PyObject *)record) == 2 &&
+	    PyDict_GetItem(session->records, record->identity) == (PyObject *)record)
+		(void)PyDict_DelItem(session->records, record->identity);
+}
+
 /*
  * Mark all reaped owners before dropping one: dropping may switch to a thread that takes the same
  * bytes, and must see the mark.
@@ -30,6 +40,7 @@ void session_drain(struct session *session)
 			if (!owner)
 				continue;
 			owner_mark(owner);
+			forget_storage(session, owner);
 			gone[found++] = owner_remove(&session->owners, owner);
 		}
 		while (found > 0)

@@ -289,7 +289,9 @@ static int restored(struct on_device *on, struct saved *saved, struct users *use
 	struct record *record = session_record(saved->session, seen);
 	struct version *version =
 		record ? record_version(record, seen->tensor, saved->session->steps) : NULL;
-	struct spw_cache *cache = version ? on_cache_begin(on) : NULL;
+	struct spw_cache *cache = version && version_witnessed(version, seen->tensor) == 0
+					  ? on_cache_begin(on)
+					  : NULL;
 	int result = cache ? offering_own(on, offering, seen, record, version) : -1;
 
 	/* Compare before restore(), after which other threads may take the tensor. */
