@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* hooks/calls.c - what the hooks call in the library, in PyTorch and in the Python package */
 #include "calls.h"
+#include "dlpack.h"
 
 #include <string.h>
 
@@ -8,6 +9,7 @@
 
 struct library library;
 struct torch torch;
+const struct dl_exchange *exchange;
 struct names names;
 static struct dtype dtypes[DTYPES_MAX];
 static unsigned dtype_count;
@@ -83,6 +85,23 @@ static int connect_things(PyObject *things)
 	return 0;
 }
 
+static int connect_exchange(void)
+{
+	const struct dl_exchange *found = NULL;
+
+	exchange = NULL;
+	if (torch.exchange == Py_None)
+		return 0;
+	found = PyCapsule_GetPointer(torch.exchange, DLPACK_EXCHANGE);
+	if (!found)
+		return -1;
+	while (found && found->major != DLPACK_EXCHANGE_MAJOR)
+		found = found->before;
+	if (found && found->look)
+		exchange = found;
+	return 0;
+}
+
 static int connect_dtypes(PyObject *list)
 {
 	Py_ssize_t count = PyList_Size(list);
@@ -116,7 +135,8 @@ PyObject *connect_calls(PyObject *Py_UNUSED(module), PyObject *args)
 
 	if (!PyArg_ParseTuple(args, "O!O!O!", &PyTuple_Type, &addresses, &PyDict_Type, &things,
 			      &PyList_Type, &types) ||
-	    connect_library(addresses) || connect_things(things) || connect_dtypes(types))
+	    connect_library(addresses) || connect_things(things) || connect_exchange() ||
+	    connect_dtypes(types))
 		return NULL;
 	Py_RETURN_NONE;
 }

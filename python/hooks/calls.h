@@ -30,6 +30,8 @@ struct library {
 	__typeof__(&spw_cache_step_rest) step_rest;
 };
 
+struct dl_exchange;
+
 /* A C-level attribute of a Python type, read without a lookup by name. */
 struct attribute {
 	PyObject *descriptor;
@@ -48,7 +50,7 @@ struct attribute {
 	X(storage) X(detach) X(stride) X(storage_offset) X(is_neg) X(is_conj) X(as_strided) \
 	X(view) X(numel) X(address) \
 	X(data_ptr) X(nbytes) X(weak_ref) X(free_weak_ref) X(expired) \
-	X(from_dlpack) \
+	X(from_dlpack) X(exchange) /* DLPack's functions, or None */ \
 	X(nothing) X(nothing_on) /* an empty tensor; the same on a device */ \
 	X(counted) /* whether autograd counts versions of what is handed out with the original */ \
 	X(plain) X(flagged) X(on) X(raise_modified) X(error_of) \
@@ -105,6 +107,8 @@ struct dtype {
 };
 
 extern struct library library;
+/* Of PyTorch, if it has them: PyTorch 2.10. */
+extern const struct dl_exchange *exchange;
 extern struct torch torch;
 extern struct names names;
 

@@ -1,32 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* hooks/lease.c - make tensors on memory of the cache, and let it close after the last of them */
 #include "lease.h"
+#include "dlpack.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define DLPACK_NAME "dltensor"
-#define DLPACK_CPU  1
-
-/* ---- DLPack, as its public header describes it ---- */
-
-struct dl_device {
-	int32_t type, id;
-};
-
-struct dl_type {
-	uint8_t code, bits;
-	uint16_t lanes;
-};
-
-struct dl_tensor {
-	void *data;
-	struct dl_device device;
-	int32_t ndim;
-	struct dl_type dtype;
-	int64_t *shape, *strides; /* in elements */
-	uint64_t byte_offset;
-};
 
 struct dl_managed {
 	struct dl_tensor tensor;

@@ -3,6 +3,8 @@
 #include "part.h"
 #include "recompute.h"
 
+#include <string.h>
+
 #define SMALL_PART 8 /* a part is small below 1/8 of its storage */
 
 PyTypeObject *saved_type;
@@ -146,7 +148,10 @@ int offer_fill(struct spw_offer *offer, struct saved *saved, struct seen *seen)
 struct saved *saved_of(struct session *session, struct seen *seen, struct record *record)
 {
 	struct version *version = record_version(record, seen->tensor, session->steps);
-	Py_ssize_t dims = version ? seen_dims(seen) : -1;
+	struct dl_tensor now;
+	/* The package makes tensors on devices of Python's shape. */
+	bool looked = version && !seen->device && tensor_look(seen->tensor, &now);
+	Py_ssize_t dims = looked ? now.ndim : version ? seen_dims(seen) : -1;
 	struct saved *saved = dims < 0 ? NULL : PyObject_NewVar(struct saved, saved_type, 2 * dims);
 
 	if (!saved)
@@ -160,8 +165,12 @@ struct saved *saved_of(struct session *session, struct seen *seen, struct record
 	saved->on = NULL;
 	saved->device = NULL;
 	saved->shape = NULL;
-	if (seen_shape(seen, saved->sizes))
+	if (looked) {
+		memcpy(saved->sizes, now.shape, (size_t)dims * sizeof(saved->sizes[0]));
+		memcpy(saved->sizes + dims, now.strides, (size_t)dims * sizeof(saved->sizes[0]));
+	} else if (seen_shape(seen, saved->sizes)) {
 		Py_CLEAR(saved);
+	}
 	return saved;
 }
 

@@ -155,7 +155,7 @@ static int restore(struct session *session, const struct saved *saved, const str
 
 	SPW_ASSERT(saved->id != 0);
 	if (!version || version_witnessed(version, seen->tensor) || !cache ||
-	    to_uint64(call(torch.address, seen->tensor), &address))
+	    tensor_address(seen->tensor, &address))
 		return -1;
 	held = seen_plain(seen, saved->conj, saved->neg);
 	if (!held)

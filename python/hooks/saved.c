@@ -169,7 +169,7 @@ static int offer_make(struct session *session, struct saved *saved, struct spw_o
 	if (!cache)
 		return -1;
 	/* Creating objects may collect garbage, which runs any code, or switch threads. */
-	if (to_uint64(call(torch.address, seen->tensor), &address))
+	if (tensor_address(seen->tensor, &address))
 		return -1;
 	if (address != (uint64_t)(uintptr_t)offer->storage_bytes + saved->offset_bytes)
 		return 1; /* the storage was moved meanwhile */

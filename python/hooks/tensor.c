@@ -20,10 +20,30 @@ int version_number(PyObject *tensor, int64_t *number)
 	return to_int64(get(&torch.version, tensor), number);
 }
 
+bool tensor_look(PyObject *tensor, struct dl_tensor *now)
+{
+	if (!exchange || (PyObject *)Py_TYPE(tensor) != torch.tensor_type)
+		return false;
+	if (exchange->look(tensor, now)) {
+		PyErr_Clear(); /* its methods tell why */
+		return false;
+	}
+	return now->data != NULL;
+}
+
+int tensor_address(PyObject *tensor, uint64_t *address)
+{
+	struct dl_tensor now;
+
+	if (!tensor_look(tensor, &now))
+		return to_uint64(call(torch.address, tensor), address);
+	*address = (uint64_t)(uintptr_t)now.data + now.byte_offset;
+	return 0;
+}
+
 int tensor_state(PyObject *tensor, int64_t *number, uint64_t *address)
 {
-	return version_number(tensor, number) ? -1
-					      : to_uint64(call(torch.address, tensor), address);
+	return version_number(tensor, number) ? -1 : tensor_address(tensor, address);
 }
 
 /* Whether a tensor is a leaf that requires a gradient. Return: 1; 0; -1 with an exception. */
@@ -34,6 +54,16 @@ static int is_trained(PyObject *tensor)
 	return rc > 0 ? to_bool(get(&torch.requires_grad, tensor)) : rc;
 }
 
+/* Return: 1; 0; -1 with an exception. */
+static int is_on_host(PyObject *tensor)
+{
+	struct dl_tensor now;
+
+	if (tensor_look(tensor, &now) && now.device.type == DLPACK_CPU)
+		return 1;
+	return to_bool(get(&torch.is_cpu, tensor));
+}
+
 int seen_is_strange(struct seen *seen)
 {
 	PyObject *tensor = seen->tensor;
@@ -42,7 +72,7 @@ int seen_is_strange(struct seen *seen)
 	seen->is_other = (PyObject *)Py_TYPE(tensor) != torch.tensor_type;
 	if (seen->is_other)
 		return 1;
-	rc = seen->device ? 1 : to_bool(get(&torch.is_cpu, tensor));
+	rc = seen->device ? 1 : is_on_host(tensor);
 	if (rc <= 0) {
 		seen->is_elsewhere = rc == 0;
 		return rc < 0 ? -1 : 1;
@@ -131,14 +161,30 @@ int seen_shape(const struct seen *seen, int64_t sizes[])
 		       : 0;
 }
 
+/* The offset in the storage, which begins at @address: 0; -1 with an exception. */
+static int offset_from(const struct seen *seen, uint64_t address, int64_t *offset)
+{
+	uint64_t itemsize = seen->dtype ? seen->dtype->itemsize : 0, first;
+	struct dl_tensor now;
+
+	if (itemsize > 0 && tensor_look(seen->tensor, &now)) {
+		first = (uint64_t)(uintptr_t)now.data + now.byte_offset;
+		if (first >= address && (first - address) % itemsize == 0) {
+			*offset = (int64_t)((first - address) / itemsize);
+			return 0;
+		}
+	}
+	return to_int64(call(torch.storage_offset, seen->tensor), offset);
+}
+
 int seen_place(const struct seen *seen, int64_t *offset, struct spw_offer *offer)
 {
 	uint64_t address;
 
 	SPW_ASSERT(seen->storage);
-	if (to_int64(call(torch.storage_offset, seen->tensor), offset) ||
-	    to_uint64(call(torch.nbytes, seen->storage), &offer->storage_len_bytes) ||
-	    to_uint64(call(torch.data_ptr, seen->storage), &address))
+	if (to_uint64(call(torch.nbytes, seen->storage), &offer->storage_len_bytes) ||
+	    to_uint64(call(torch.data_ptr, seen->storage), &address) ||
+	    offset_from(seen, address, offset))
 		return -1;
 	offer->storage_bytes = (const void *)(uintptr_t)address;
 	return 0;

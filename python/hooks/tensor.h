@@ -4,6 +4,7 @@
 #define SPW_HOOKS_TENSOR_H
 
 #include "calls.h"
+#include "dlpack.h"
 
 struct device;
 
@@ -37,6 +38,13 @@ struct seen {
  */
 bool was_refused(void);
 int version_number(PyObject *tensor, int64_t *number);
+/*
+ * Look at a tensor without making objects. @now: what it points to changes if any code runs. Return:
+ * false if PyTorch cannot tell in this way: it has no such function, or the tensor has no memory
+ */
+bool tensor_look(PyObject *tensor, struct dl_tensor *now);
+/* Read the address of the first element. */
+int tensor_address(PyObject *tensor, uint64_t *address);
 /* Read the version counter and the address of the first element. */
 int tensor_state(PyObject *tensor, int64_t *number, uint64_t *address);
 

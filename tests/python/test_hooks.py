@@ -55,23 +55,67 @@ def test_none_is_made_but_by_the_hooks():
             getattr(hooks_loader.hooks, name)()
 
 
-def test_a_tensor_is_given_other_memory_while_it_is_saved(store):
-    """Making an object collects garbage, which may do anything: here when the strides are made."""
+@pytest.mark.parametrize("when", ("stride", "is_neg"))
+def test_a_tensor_is_given_other_memory_while_it_is_saved(store, when):
+    """Making an object collects garbage, which may do anything: here when the strides are made, or
+    where PyTorch shows them without an object, after the storage was looked at."""
     off = offload_all(store)
     tensor, other = torch.zeros(50000) * 1, torch.ones(50000)
 
-    def stride(asked):
-        strides = torch.Tensor.stride(asked)
+    def asks(asked):
+        answer = getattr(torch.Tensor, when)(asked)
         asked.set_(other)
-        return strides
+        return answer
 
-    with hooks_call(stride=stride), off:
+    things = {"exchange": None} if when == "stride" else {}
+    with hooks_call(**{when: asks}, **things), off:
         saved = off._session.save(tensor)
         assert torch.equal(hooks_loader.hooks.unpack(saved), other)
         assert not isinstance(saved, hooks_loader.hooks.Saved)
         del saved
     gc.collect()
     assert left_in(off) == (0, 0, 0)
+
+
+def layouts():
+    whole = torch.arange(60000, dtype=torch.float32)
+    part = torch.arange(60000, dtype=torch.float32)[1000:]
+    return {
+        "whole": whole * 1, "part": part, "transposed": (whole * 1).view(200, 300).t(),
+        "odd": (whole * 1).as_strided((1, 100, 1, 200), (77, 300, 99, 1)),
+        "expanded": (whole * 1).view(1, 60000).expand(3, 60000),
+        "bool": whole > 9, "bfloat16": whole.to(torch.bfloat16)[8:],
+        "conjugate": torch.complex(whole, whole + 1).conj(),
+        "negative": torch.complex(whole, whole + 1).conj().imag,
+        "scalar": torch.tensor(3.0), "empty": torch.empty(0, 7),
+    }
+
+
+@pytest.mark.parametrize("name", layouts())
+@pytest.mark.parametrize("mode", ("spill", "observe"))
+def test_it_is_the_same_whether_pytorch_makes_objects_or_not(store, mode, name):
+    """PyTorch 2.10 shows a tensor's memory and shape by a function of DLPack, else its methods do."""
+    seen = []
+    for things in ({}, {"exchange": None}):
+        tensor = layouts()[name]
+        off = offload_all(store, mode=mode)
+        with hooks_call(**things), off:
+            saved = off._session.save(tensor)
+            settle(off)
+            used = hooks_loader.hooks.unpack(saved)
+            assert used.dtype == tensor.dtype and torch.equal(used, tensor)
+            seen.append((used.shape, used.stride(), used.storage_offset(),
+                         off.stats().bytes_offered, off.stats().tensors_spilled, type(saved)))
+        del saved, used
+        off.close()
+    assert seen[0] == seen[1]
+    if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+        calls = []
+        off = offload_all(store, mode=mode)
+        with hooks_call(stride=calls.append), off:
+            off._session.save(layouts()["whole"])
+        off.close()
+        assert not calls
 
 
 # ---- What is kept goes away ----

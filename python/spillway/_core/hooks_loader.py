@@ -93,6 +93,7 @@ def things() -> Dict[str, Any]:
         free_weak_ref=free_weak_ref,
         expired=expired,
         from_dlpack=torch._C._from_dlpack,  # type: ignore[attr-defined]
+        exchange=getattr(torch.Tensor, "__dlpack_c_exchange_api__", None),  # PyTorch 2.10
         nothing=tensors.NOTHING,
         counted=tensors.COUNTED,
         error_of=library.error_of,
