@@ -109,6 +109,9 @@ def fork_ranks(folder, function, count=2):
 def wait_after_layers(model, off):
     """So small a model is done before a drive has written anything.
 
+    From its second step on: in the first, what the backward pass needs next is not known yet, so
+    that what step_peak_bytes says of a later one is what may be compared.
+
     :param off: a function that returns the context, or None while there is none
     """
     def wait(_layer, _args, _result):

@@ -100,7 +100,7 @@ def test_less_memory(drives):
     """Than what plain training holds, which mode "observe" counts."""
     peaks = {mode: train(drives, waits=True, spilling={
         "mode": mode, "sizes": spillway.torch.Sizes(min_bytes=0, prefetch_bytes="16KiB")
-    })[2].activation_bytes_max
+    })[2].step_peak_bytes
         for mode in ("observe", "spill")}
     assert peaks["spill"] < 0.7 * peaks["observe"], peaks
 

@@ -71,7 +71,7 @@ def trained(made, folder, config):
         plugin = PluginManager.get_instance().plugins.get(NAME)
         stats = plugin and plugin.callback.stats
         print("\n" + json.dumps(stats and {name: getattr(stats, name) for name in (
-            "steps", "bytes_spilled", "bytes_forwarded", "activation_bytes_max")}))
+            "steps", "bytes_spilled", "bytes_forwarded", "step_peak_bytes")}))
 
     status, out, errors = in_child(made, train)
     assert status == 0, errors
@@ -100,7 +100,7 @@ def test_less_memory(settings, made, folder, drives, kind):
     for mode in ("observe", "spill"):
         *_, stats = trained(made, folder, settings(**KINDS[kind], spillway={
             "devices": drives, **SPILL, "mode": mode, "prefetch_bytes": "64KiB"}))
-        peaks[mode] = stats["activation_bytes_max"]
+        peaks[mode] = stats["step_peak_bytes"]
         shutil.rmtree(folder / "out")
     assert peaks["spill"] < 0.8 * peaks["observe"], peaks
 

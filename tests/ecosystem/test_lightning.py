@@ -114,7 +114,7 @@ def test_less_memory(folder, drives, options, saved):
 
         fit(folder, [callback], **options,
             prepared=lambda module: wait_after_layers(module, lambda: callback.off))
-        peaks[mode] = callback.stats.activation_bytes_max
+        peaks[mode] = callback.stats.step_peak_bytes
     assert peaks["observe"] >= LAYERS * saved * INPUT_BYTES
     assert peaks["spill"] < 0.7 * peaks["observe"], peaks
 

@@ -87,7 +87,7 @@ def test_less_memory(settings, folder, drives, capsys, kind, share):
     for mode in ("observe", "spill"):
         callback = run(settings(**KINDS[kind], spillway={
             "devices": drives, **SPILL, "mode": mode, "prefetch_bytes": "64KiB"}))
-        peaks[mode] = callback.stats.activation_bytes_max
+        peaks[mode] = callback.stats.step_peak_bytes
         shutil.rmtree(folder / "out")
     assert peaks["spill"] < share * peaks["observe"], peaks
     callback.off.report()

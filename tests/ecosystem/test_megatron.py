@@ -118,7 +118,7 @@ def test_less_memory(drives, forward_backward):
     """Than what plain training holds, which mode "observe" counts."""
     peaks = {mode: train(forward_backward, drives, waits=True, mode=mode,
                          sizes=spillway.torch.Sizes(min_bytes=0, prefetch_bytes="16KiB")
-                         )[3].activation_bytes_max
+                         )[3].step_peak_bytes
              for mode in ("observe", "spill")}
     assert peaks["spill"] < 0.7 * peaks["observe"], peaks
 

@@ -93,5 +93,5 @@ def train(devices):
         assert sorted(told[step * len(passes):][:len(passes)]) == passes
     total = sum(param.double().sum().item() for param in module.parameters())
     sys.stdout.write(f"rank {torch.distributed.get_rank()} {' '.join(losses)} {total.hex()}, "
-                     f"at most {stats.activation_bytes_max} bytes\n")
+                     f"at most {stats.step_peak_bytes} bytes\n")
     torch.distributed.destroy_process_group()

@@ -199,7 +199,7 @@ def summary(found):
     losses, bits, stats = found
     return {"losses": losses, "bits": bits} | ({} if stats is None else {
         "moved": stats.bytes_spilled + stats.bytes_forwarded,
-        "peak": stats.activation_bytes_max})
+        "peak": stats.step_peak_bytes})
 
 
 class Rank:

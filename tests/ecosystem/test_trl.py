@@ -103,7 +103,7 @@ def test_less_memory(folder, drives, make):
         trainer = make(arguments_of(folder), [callback])
         wait_after_layers(trainer.model, lambda: callback.off)
         trainer.train()
-        peaks[mode] = callback.stats.activation_bytes_max
+        peaks[mode] = callback.stats.step_peak_bytes
     assert peaks["spill"] < 0.8 * peaks["observe"], peaks
 
 
