@@ -251,7 +251,7 @@ begin "never reached"
 END
 echo 'exit 0' >"$tree/tests/integration/test_nothing.sh"
 expect_exit 1 run_tests --kind script
-expect_output "the moon is wrong" "stops: see above" "the program tested nothing" '"2", not "1"'
+expect_output "the moon is wrong" "stops: line 10: failed with 1: false" "bad: line 6: " "the program tested nothing" '"2", not "1"'
 expect_no_output "never reached"
 expect_closing "1 passed, 3 failed, 1 skipped"
 expect_clean

@@ -133,23 +133,26 @@ class CProgram(Program):
 class Script(Program):
     """A bash test. tests/lib.sh prints `begin - case`, then how it ended."""
 
-    CASE = re.compile(r"^(begin|ok|not ok|skip) - (.*)$")
+    CASE = re.compile(r"^(begin|ok|not ok|skip|  line) (?:- )?(.*)$")
 
     def command(self, _args, _place):
         return ["bash", self.path]
 
     def parse(self, text, status, _place):
-        outcome = outcomes.Outcome()
+        outcome, cause = outcomes.Outcome(), None
         for word, name in (m.groups() for m in map(self.CASE.match, text.splitlines()) if m):
             if word == "begin":
-                outcome.current = name
+                outcome.current, cause = name, None
+                continue
+            if word == "  line":
+                cause = cause or f"line {name}"
                 continue
             if word == "ok":
                 outcome.passed += 1
             elif word == "skip":
                 outcome.skip(*name.split(": ", 1)) if ": " in name else outcome.skip(name, "")
             else:
-                outcome.fail(name, "see above")
+                outcome.fail(name, cause or "see above")
             outcome.current = None
         if status == EXIT_SKIPPED and outcome.skips:
             status = 0
