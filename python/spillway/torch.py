@@ -175,8 +175,7 @@ class Offload(Reports, contextlib.ContextDecorator):
         self._explicit_steps = False
         self._explicit_stages = False
         self._layers_ran = False  # one of them, once at least
-        self._compiled_words = ""  # why spilling what is compiled as one piece gains little
-        self._host_words = ""  # that host_bytes has no use
+        self._compiled_words = self._host_words = ""  # why spilling, or host_bytes, gains little
         self._called = False  # by itself, once at least: that tells where passes begin
         self._begun = False
         self._trace_path: Optional[Path] = None
@@ -696,8 +695,8 @@ class Offload(Reports, contextlib.ContextDecorator):
             _log.warning("%s", self._compiled_words)
 
     def _look_for_a_device(self) -> None:
-        """Say once, where something was saved, that nothing was of a device, if host_bytes is given.
-        The model may move to one later."""
+        """Say once, if host_bytes is given, that something was saved and nothing of a device. The
+        model may move to one later."""
         cache = self._session.cache
         if not cache.host_bytes or self._session.device is not None:
             self._host_words = ""

@@ -20,7 +20,7 @@ import spillway
 import spillway.torch
 from spillway import SpillwayError
 from spillway._gpu import slow_path
-from spillway._params.on_device import DevicePlace
+from spillway._params.on_device import DevicePlace, Window
 from spillway._params.residency import Place
 
 from machine import machine
@@ -1545,6 +1545,60 @@ def two_models_on_one_store(store, how_late):
                     param.grad = None
 
 
+def made_there(store, how_late):
+    """A model that neither the device nor the host ever has as a whole. The same as one that was
+    moved, tied parameters and buffers too; training goes on as from there."""
+    params, in_host = [], []
+
+    def factory():
+        model = GPT(layers=8, dropout=0.1)
+        model.register_buffer("scale", torch.ones(3))
+        params[:] = model.parameters()
+        return model
+
+    def adopt(window, *args):
+        in_host.append(sum(param.untyped_storage().nbytes() for param in params if param.is_cpu))
+        return adopts(window, *args)
+
+    machine.be_late(33, *how_late)
+    table, adopts = Troubled(machine.table()), Window.adopt
+    before, slow_path._table = slow_path._table, lambda kind: table
+    try:
+        torch.manual_seed(1)
+        plain = factory().to(machine.kind)
+        plain.head.weight = plain.token.weight  # a move to this device unties them
+        largest, total = LITTLE // 2, sum(param.nbytes for param in plain.parameters())
+        pinned = 4 * table.pinned_bytes(largest)
+        has = machine.memory()[0]
+        machine.begin_peak()
+        machine.begin_pinned_peak()
+        Window.adopt = adopt
+        torch.manual_seed(1)
+        model = spillway.torch.materialize(factory, store, device=machine.kind,
+                                           parameter_bytes=pinned)
+        peak = machine.peak() - has
+    finally:
+        slow_path._table, Window.adopt = before, adopts
+    short = sum(param.nbytes for param in model.parameters()) - sum(
+        place.length for place in places_of(model))
+    assert peak <= 3 * largest + 2 * short < total // 2, (peak, largest, total)
+    assert len(in_host) == 4 * 8 + 1 and max(in_host) <= pinned + largest, max(in_host)
+    assert machine.pinned_peak() <= pinned < total, (machine.pinned_peak(), pinned)
+    assert places_of(model)[0].on_drives.owner.stats().memory_bytes_over == 0
+    assert len(places_of(model)) == 4 * 8 + 1 and model.head.weight is model.token.weight
+    assert model.scale.device == next(model.parameters()).device == plain.scale.device
+    assert_same(values_of(model), values_of(plain), "as made")
+    theirs = torch.optim.AdamW(plain.parameters(), foreach=False)
+    torch.manual_seed(2)
+    expected = steps_of(plain, None, theirs)
+    with over(store, model, LITTLE) as off:
+        with contextlib.closing(spillway.torch.Optimizer(
+                torch.optim.AdamW, model.named_parameters(), store, tile=20000)) as optimizer:
+            torch.manual_seed(2)
+            assert_same_steps(steps_of(model, off, optimizer), expected)
+    assert_same(values_of(model), values_of(plain), "parameters")
+
+
 def refusals(store):
     """What cannot be is said before the first step, and changes nothing."""
     machine.be_late(14, *NEVER)
@@ -1807,6 +1861,7 @@ def cases():
         "a frozen base": a_frozen_base,
         "a matrix is stepped whole": a_matrix_is_stepped_whole,
         "two models on one store": two_models_on_one_store,
+        "made there": made_there,
     }.items():
         yield f"parameters on drives, {what}", part(case, how_late=HALF)
     yield from cases_of_host_memory()

@@ -651,6 +651,11 @@ def test_materialize_makes_the_same_model_in_little_memory(store):
         spillway.torch.materialize(lambda: 3, store)
     with pytest.raises(TypeError, match="takes a function"):
         spillway.torch.materialize(made(), store)
+    for device in "meta", "no such":  # before anything is made
+        with pytest.raises(RuntimeError, match="PyTorch has no torch.meta|nvalid device|of device"):
+            spillway.torch.materialize(lambda: pytest.fail("made"), store, device=device)
+    torch.manual_seed(11)
+    assert_same(spillway.torch.materialize(lambda: GPT(8), store, device="cpu"), theirs)
 
 
 class Interrupt:

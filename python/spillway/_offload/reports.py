@@ -184,8 +184,8 @@ class Reports:
         hints = list(hints_of(stats, self._entries, self._session.cache.store, self._store_before,
                               self._session.others))
         frozen = self._frozen.words(last_step_bytes(profile)[1])
-        return hints + [f"hint: {words}" for words in (self._compiled_words, self._host_words, frozen)
-                        if words]
+        more = self._compiled_words, self._host_words, frozen
+        return hints + [f"hint: {words}" for words in more if words]
 
     def _summarize(self) -> None:
         """Before it closes: later reports show what it did up to then. Errors must not keep it from

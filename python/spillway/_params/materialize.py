@@ -39,7 +39,7 @@ def _check_store(what: str, store: Any) -> None:
 
 
 def materialize(factory: Callable[[], nn.Module], store: Store, *,
-                parameter_bytes: Optional[Size] = None) -> nn.Module:
+                parameter_bytes: Optional[Size] = None, device: Any = None) -> nn.Module:
     """Make a model whose parameters do not fit into memory: the function runs as without spillway,
     with the same random numbers, while parameters that it has made go to the drives.
 
@@ -50,8 +50,12 @@ def materialize(factory: Callable[[], nn.Module], store: Store, *,
 
     :param factory: returns the model
     :param store: open, with checksums
-    :param parameter_bytes: most bytes of parameters in memory; default: four of the largest
-    :raises RuntimeError: PyTorch is older than 2.1
+    :param parameter_bytes: most bytes of parameters in memory; default: four of the largest, and on
+        the device two
+    :param device: where the model goes when it is made, one parameter at a time, as by ``.to()``,
+        such as "cuda"; it is made in host memory, by the random numbers of that. Default: nowhere
+    :raises RuntimeError: PyTorch is older than 2.1; or spillway does not know the device, or
+        it pins no more memory
     :raises SpillwayError: a drive failed
     """
     _check_version("materialize()")
@@ -59,8 +63,10 @@ def materialize(factory: Callable[[], nn.Module], store: Store, *,
     if not callable(factory) or isinstance(factory, nn.Module):
         raise TypeError("materialize() takes a function that makes the model, like "
                         f"lambda: Model(config), not {type(factory).__name__}")
-    owner = Parameters(store, 0 if parameter_bytes is None else size("parameter_bytes",
-                                                                     parameter_bytes))
+    to = torch.device("cpu" if device is None else device)
+    table = None if to.type == "cpu" else _table_of(to)
+    given = 0 if parameter_bytes is None else size("parameter_bytes", parameter_bytes)
+    owner = Parameters(store, given)
     thread = threading.get_ident()
 
     def registered(module: nn.Module, name: str, param: Any) -> None:
@@ -84,6 +90,12 @@ def materialize(factory: Callable[[], nn.Module], store: Store, *,
         if place is not None:
             owner.release(param, place)
     _name(model)
+    if table is not None:
+        try:
+            _to_device(model, owner, given, table, to)
+        except BaseException:
+            owner.close()
+            raise
     return model
 
 
@@ -91,6 +103,65 @@ def _of_torchscript(model: nn.Module) -> Set[Any]:
     """Parameters that stay in memory, since what runs TorchScript asks no class for their bytes."""
     return {param for module in model.modules() if isinstance(module, torch.jit.ScriptModule)
             for param in module.parameters(recurse=False)}
+
+
+def _table_of(device: torch.device) -> Any:
+    """:raises RuntimeError: spillway does not know it"""
+    from .._gpu import slow_path
+
+    return slow_path._table(device.type)
+
+
+def _to_device(model: nn.Module, owner: Parameters, given: int, table: Any,
+               device: torch.device) -> None:
+    """Move a model in host memory, one parameter after the other: neither the device nor the host
+    ever has more of them than is allowed, and one.
+
+    :param owner: of those that are on drives
+    :param given: bytes of them in host memory; 0: four of the largest
+    """
+    from .on_device import Window
+
+    if device.index is None:
+        device = torch.empty(0, device=device).device
+    largest = max((place.length for place in owner.places), default=0)
+    owner.set_limit(max(given or 4 * table.pinned_bytes(largest),
+                        parameters_least(table.pinned_bytes(largest))))
+    owner.room_of = table.pinned_bytes
+    owner.window = window = Window(owner, table, device, parameters_least(largest))
+    moved: Dict[Any, Any] = {}
+    names = {param: name for name, param in model.named_parameters()}
+    for module in model.modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            module.to(device)
+            continue
+        for name, param in module._parameters.items():
+            if param is None:
+                continue
+            if param not in moved:
+                place = place_in(param)
+                if place is not None:
+                    owner.release(param, place)
+                moved[param] = _moved(param, device)
+                if place is not None:
+                    window.adopt(moved[param], names[param])
+            module._parameters[name] = moved[param]
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = buffer.to(device)
+    _name(model)
+
+
+def _moved(param: Any, device: torch.device) -> Any:
+    """The parameter itself, with memory on the device; or another one, where PyTorch does not let a
+    tensor have that."""
+    with torch.no_grad():
+        there = param.detach().to(device)
+        if not torch._has_compatible_shallow_copy_type(param, there):
+            param.data = param.detach().new_empty(0)  # what was in the host goes at once
+            return nn.Parameter(there, param.requires_grad)
+        param.data = there
+    return param
 
 
 def _name(model: nn.Module) -> None:
