@@ -10,10 +10,8 @@ static struct version *version_new(int64_t number, uint64_t epoch, uint64_t step
 		PyErr_NoMemory();
 		return NULL;
 	}
-	*version = (struct version){.references = 1,
-				    .number = number,
-				    .epoch = epoch,
-				    .step = step};
+	*version =
+		(struct version){.references = 1, .number = number, .epoch = epoch, .step = step};
 	return version;
 }
 

@@ -82,8 +82,8 @@ struct record *record_new(const struct seen *seen, uint64_t key);
  */
 struct version *record_version(struct record *record, PyObject *tensor, uint64_t step);
 /*
- * An owner of @version goes, of which it holds a reference. Return: whether no saved tensor has that
- * content: then the record forgets it
+ * An owner of @version goes, of which it holds a reference. Return: whether no saved tensor has
+ * that content: then the record forgets it
  */
 bool record_forgets(struct record *record, struct version *version);
 /* The storage has moved: @held has the bytes of @version, and the written copy may be wrong. */

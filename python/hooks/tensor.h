@@ -39,8 +39,9 @@ struct seen {
 bool was_refused(void);
 int version_number(PyObject *tensor, int64_t *number);
 /*
- * Look at a tensor without making objects. @now: what it points to changes if any code runs. Return:
- * false if PyTorch cannot tell in this way: it has no such function, or the tensor has no memory
+ * Look at a tensor without making objects. @now: what it points to changes if any code runs.
+ * Return: false if PyTorch cannot tell in this way: it has no such function, or the tensor has no
+ * memory
  */
 bool tensor_look(PyObject *tensor, struct dl_tensor *now);
 /* Read the address of the first element. */

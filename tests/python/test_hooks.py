@@ -94,7 +94,7 @@ def layouts():
 @pytest.mark.parametrize("name", layouts())
 @pytest.mark.parametrize("mode", ("spill", "observe"))
 def test_it_is_the_same_whether_pytorch_makes_objects_or_not(store, mode, name):
-    """PyTorch 2.10 shows a tensor's memory and shape by a function of DLPack, else its methods do."""
+    """PyTorch 2.10 shows memory and shape by a function of DLPack, else the methods do."""
     seen = []
     for things in ({}, {"exchange": None}):
         tensor = layouts()[name]
