@@ -3,7 +3,9 @@
 /* wrap: mmap munmap madvise */
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <linux/mman.h>
@@ -330,20 +332,25 @@ ARENA_TEST(test_pages_that_stay)
 
 /* ---- Threads ---- */
 
+static _Atomic unsigned churned;
+
 static void *churn(void *context)
 {
 	uint64_t *failures = context;
 
-	for (unsigned i = 0; i < 4000; i++) {
-		void *memory;
+	for (unsigned i = 0; i < 1000; i++) {
+		size_t last = (i % 50) * GRANULE;
+		char *memory;
 
-		if (spw_arena_alloc(arena, (1 + i % 9) * GRANULE, &memory))
+		if (spw_arena_alloc(arena, last + GRANULE, (void **)&memory))
 			continue;
-		*(void **)memory = &memory;
-		if (*(void **)memory != &memory)
+		*(volatile unsigned *)(void *)(memory + last) = i + 1;
+		(void)sched_yield();
+		if (*(volatile unsigned *)(void *)(memory + last) != i + 1)
 			(*failures)++;
 		spw_arena_free(arena, memory);
 	}
+	atomic_fetch_add(&churned, 1);
 	return NULL;
 }
 
@@ -354,7 +361,7 @@ ARENA_TEST(test_any_thread_may_use_it)
 
 	for (unsigned i = 0; i < 4; i++)
 		assert_int_equal(pthread_create(&threads[i], NULL, churn, &failures[i]), 0);
-	for (unsigned i = 0; i < 4000; i++)
+	while (atomic_load(&churned) < 4)
 		(void)spw_engine__arena_give_back(arena, 0);
 	for (unsigned i = 0; i < 4; i++) {
 		assert_int_equal(pthread_join(threads[i], NULL), 0);
