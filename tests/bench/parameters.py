@@ -31,6 +31,7 @@ BATCH, SEQUENCE = 4, 512
 TILE_BYTES = 16 << 20  # the longest buffer of export(); a file system is asked for its rate by it
 FORMATS = {"safetensors": "model.safetensors", "torch": "model.pt"}
 MB = 1e6
+BATCH = 4  # sequences in a step: a short one does not hide slow drives
 SPEEDS = ({"write": 500, "read": 600}, {"write": 120, "read": 160})  # MB/s of each drive
 
 
@@ -226,7 +227,7 @@ def one_speed(bench, speed):
     chosen = argparse.Namespace(
         rows=["plain", "deepspeed", "spillway-parameters"], python=sys.executable,
         build=str(bench.build), rounds=bench.args.rounds, steps=3, layers=bench.args.layers,
-        size="1G", on="/var/tmp", no_troubles=True)
+        batch=BATCH, size="1G", on="/var/tmp", no_troubles=True)
     with tempfile.NamedTemporaryFile(prefix="spillway-state-text.") as text:
         text.write(collect_text(ROOT))
         text.flush()

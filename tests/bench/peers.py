@@ -43,7 +43,7 @@ from spillway.bench.__main__ import TUNABLES  # noqa: E402
 from spillway.demo.data import collect_text  # noqa: E402
 from spillway.demo.ending import exits_on, later  # noqa: E402
 
-SHAPE = {"hidden": 512, "heads": 8, "sequence": 256, "batch": 4}
+SHAPE = {"hidden": 512, "heads": 8, "sequence": 256}
 UNTIMED = 5  # steps at the start: spillway measures one, plans, and corrects its plan
 TROUBLE_STEPS = UNTIMED + 2
 DRIVES = 4
@@ -68,7 +68,8 @@ class Run:
         self.result, self.timed_out = None, False
         words = {"way": name, "drives": ",".join(rig.drives), "text": bench.text, "pause": pause,
                  "untimed": UNTIMED, "steps": steps, "threads": len(os.sched_getaffinity(0)),
-                 "layers": bench.args.layers, "budget": bench.budget_bytes, **SHAPE, **place}
+                 "layers": bench.args.layers, "batch": bench.args.batch,
+                 "budget": bench.budget_bytes, **SHAPE, **place}
         self.command = [bench.args.python, str(ROOT / "tests/bench/peers_run.py"),
                         *(word for key, value in words.items() if value != ""
                           for word in (f"--{key}", str(value)))]
@@ -336,7 +337,7 @@ class Bench:
                 for run in found["runs"] + found["slow"] + found["unequal"])
         document = {
             "title": "Against other ways to train with less memory: a GPT of "
-                     f"{self.args.layers} layers, hidden {SHAPE['hidden']}, {SHAPE['batch']} x "
+                     f"{self.args.layers} layers, hidden {SHAPE['hidden']}, {self.args.batch} x "
                      f"{SHAPE['sequence']} tokens",
             "machine": where, "rounds": self.args.rounds, "ways": self.found}
         rows = rows_of(document, SPILLWAYS)
@@ -385,6 +386,9 @@ def arguments():
            help="only these, and plain (all):" + rows)
     option("--no-troubles", action="store_true", help="leave out full, dying drives and kills")
     option("--layers", type=at_least_one, default=6, help="of the model (6)")
+    option("--batch", type=at_least_one, default=16,
+           help="sequences in a step (16): it saves about 1 GiB, beside which the tens of MiB that\n"
+                "each way takes for itself do not decide")
     option("--size", default="1G", help="of each drive (1G)")
     option("--out", metavar="FOLDER", help="where what was found goes (BUILD/bench)")
     option("--on", default=os.environ.get("BENCH_DIR", "/var/tmp"), metavar="FOLDER",

@@ -150,7 +150,7 @@ def test_help_and_a_row_that_is_none():
 
 
 SMALL = ["--build", str(BUILD), "--rows", "spillway,torchtune", "--rounds", "1", "--steps", "1",
-         "--layers", "1", "--size", "192M", "--no-troubles"]
+         "--layers", "1", "--batch", "4", "--size", "192M", "--no-troubles"]
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for loop devices")
 
 
