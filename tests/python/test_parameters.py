@@ -10,6 +10,7 @@ import os
 import pickle
 import random
 import sys
+from typing import List
 
 import pytest
 import torch
@@ -438,6 +439,53 @@ def test_parameters_of_torchscript_stay_in_memory(store, convert, how):
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
         for _ in range(3):
             # What its optimizer makes of a function changes with the calls in this process.
+            with torch.jit.optimized_execution(False), \
+                    off if model is ours else contextlib.nullcontext():
+                model(torch.randn(8, WIDTH)).pow(2).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert off.parameter_stats().reads > 0
+    assert_same(plain, ours)
+    off.parameters_to_memory()
+
+
+class OfFunctions(nn.Module):
+    """Its layers are functions of TorchScript, which are given parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.matrices = nn.ParameterList(nn.Parameter(torch.randn(WIDTH, WIDTH) / 12)
+                                         for _ in range(7))
+
+    def forward(self, x):
+        *layers, one, two, three = self.matrices
+        for weight in layers:
+            x = SCRIPTED(x, weight)
+        return ONE_OF_A_LIST([one, two], x=TRACED(x, three))
+
+
+def by_matrix(x, weight):
+    return (x @ weight).tanh()
+
+
+def by_first(weights: List[torch.Tensor], x: torch.Tensor):
+    return x @ weights[0] + x @ weights[1]
+
+
+SCRIPTED, ONE_OF_A_LIST = torch.jit.script(by_matrix), torch.jit.script(by_first)
+TRACED = torch.jit.trace(by_matrix, (torch.randn(2, WIDTH), torch.randn(WIDTH, WIDTH)))
+
+
+@needs
+def test_functions_of_torchscript_get_parameters(store):
+    torch.manual_seed(11)
+    plain = OfFunctions()
+    ours = copy.deepcopy(plain)
+    off = on_drives(store, ours, 250 << 10)
+    for model in (plain, ours):
+        torch.manual_seed(12)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        for _ in range(3):
             with torch.jit.optimized_execution(False), \
                     off if model is ours else contextlib.nullcontext():
                 model(torch.randn(8, WIDTH)).pow(2).mean().backward()

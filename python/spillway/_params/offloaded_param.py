@@ -144,6 +144,12 @@ def _gather(thing: Any, into: List[Any]) -> None:
             _gather(item, into)
 
 
+def call_with(func: Any, args: Any, kwargs: Any) -> Any:
+    """Call a function of PyTorch that asks no class, with what may be parameters."""
+    params = gathered(args, kwargs)
+    return _run(func, args, kwargs, params) if params else func(*args, **kwargs)
+
+
 def _run(func: Any, args: Any, kwargs: Any, params: List[Any]) -> Any:
     """Call a function of parameters, while their bytes are in memory."""
     places: List[Memory] = [param._spillway_place for param in params]

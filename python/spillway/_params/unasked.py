@@ -9,7 +9,10 @@ Transforms of torch.func wrap their arguments: what is in a wrapper would be use
 So a view of the parameter is wrapped, and its bytes stay for as long.
 
 Modules of PyTorch that have a fast path in evaluation, whose last bits are others, do not take it
-with arguments that have a class of their own, and ask has_torch_function() for that."""
+with arguments that have a class of their own, and ask has_torch_function() for that.
+
+Functions of TorchScript are called without asking the classes of their arguments, unlike methods of
+its modules."""
 from __future__ import annotations
 
 import functools
@@ -19,7 +22,7 @@ from typing import Any, Callable, List, Tuple
 
 import torch
 
-from .offloaded_param import CLASSES, OnDrives, as_parameter
+from .offloaded_param import CLASSES, OnDrives, as_parameter, call_with
 
 _log = logging.getLogger("spillway")
 
@@ -32,6 +35,7 @@ def install() -> None:
     """Once in a process; PyTorch 2.3 or later has swap_tensors()."""
     _replace(torch.utils, "swap_tensors", _of_ordinary)
     _replace(torch.overrides, "has_torch_function", _of_others)
+    _replace(torch.jit.ScriptFunction, "__call__", _of_parameters)
     for module, name in _WRAPS:
         _replace(sys.modules.get(module), name, _of_view)
 
@@ -80,6 +84,16 @@ def _of_others(has: Callable[[Any], bool]) -> Callable[[Any], bool]:
     # TorchScript knows the function as an operator of its own, and would compile this one.
     torch.jit._builtins._register_builtin(has_torch_function, "aten::has_torch_function")
     return has_torch_function
+
+
+def _of_parameters(call: Callable[..., Any]) -> Callable[..., Any]:
+    def of_torchscript(*args: Any, **kwargs: Any) -> Any:  # the method itself has no hash
+        return call(*args, **kwargs)
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return call_with(of_torchscript, args, kwargs)
+
+    return called
 
 
 def _of_view(wrap: Callable[..., Any]) -> Callable[..., Any]:
