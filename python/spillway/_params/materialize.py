@@ -123,7 +123,7 @@ def _to_device(model: nn.Module, owner: Parameters, given: int, table: Any,
     from .on_device import Window
 
     if device.index is None:
-        device = torch.empty(0, device=device).device
+        device = torch.empty(0, dtype=torch.uint8, device=device).device
     largest = max((place.length for place in owner.places), default=0)
     owner.set_limit(max(given or 4 * table.pinned_bytes(largest),
                         parameters_least(table.pinned_bytes(largest))))
