@@ -8,7 +8,7 @@
  *   ARENA-2  run_lengths is non-zero at the first granule of each allocation and nowhere else.
  *   ARENA-3  No granule below lowest_free is free.
  *   ARENA-4  bytes_used is the length of all allocations, in whole granules.
- *   ARENA-5  A page that belongs to an allocation is not given back, nor is any once the arena stays.
+ *   ARENA-5  A page of an allocation is not returned to the system, nor any once the arena stays.
  */
 #include "engine/arena.h"
 

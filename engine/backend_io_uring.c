@@ -303,8 +303,8 @@ static void register_in_part(struct spw_queue *q, struct spw_uring *u, uint64_t 
 /*
  * Registered memory is resident. So the arena, whose lowest bytes are allocated first, is
  * registered as it is used: the pieces up to the end of @io's memory are registered again, at least
- * a quarter more bytes than before. The kernel drops the old registrations when the requests that use
- * them have ended. After a failure this is not tried again.
+ * a quarter more bytes than before. The kernel drops the old registrations when the requests that
+ * use them have ended. After a failure this is not tried again.
  */
 bool spw_engine__uring_grow(struct spw_queue *q, struct spw_uring *u, const struct spw_io *io)
 {

@@ -113,9 +113,10 @@ int spw_engine__queue_unregister(struct spw_queue *q, const void *memory)
 }
 
 /*
- * A registered page that was given back would still be read and written by the drives, but no longer
- * by us: so what stays registered stays. What is allocated meanwhile lies beyond what is registered,
- * and is registered, with its new pages, by its first transfer: in this thread, thus afterwards.
+ * A registered page that is returned to the system would still be read and written by the drives,
+ * but no longer by us: so what stays registered stays. What is allocated meanwhile lies beyond what
+ * is registered, and is registered, with its new pages, by its first transfer: in this thread, thus
+ * afterwards.
  */
 uint64_t spw_engine__queue_give_back(struct spw_queue *q)
 {

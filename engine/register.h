@@ -30,7 +30,7 @@ uint64_t spw_engine__queue_ranges_bytes(const struct spw_queue *queue);
 bool spw_engine__queue_knows(const struct spw_queue *queue, const void *memory, size_t len);
 
 /*
- * Unregister what the arena has after its highest allocation, and give its pages back to the system.
+ * Unregister what the arena has after its highest allocation, and return its pages to the system.
  * Return: how many bytes.
  */
 uint64_t spw_engine__queue_give_back(struct spw_queue *queue);

@@ -38,7 +38,7 @@ static void scopes_belong_to_stage_before(struct spw_cache *cache)
 
 static void stage_begin_forward(struct spw_cache *cache, uint32_t micro_batch)
 {
-	/* What the backward pass read is used; until the next one reads, the forward pass needs room. */
+	/* The next backward pass reads much later: the forward pass needs the room meanwhile. */
 	if (cache->stage == SPW_STAGE_BACKWARD && cache->store)
 		cache->ports.give_back(cache->store);
 	cache->stage = SPW_STAGE_FORWARD;

@@ -250,7 +250,7 @@ OPEN_CASE(test_own_memory_is_not_copied)
 	spw_store_release(store, to);
 }
 
-/* What is allocated after memory was given back has other pages, which the drives must know. */
+/* What is allocated after memory was returned has other pages, which the drives must know. */
 OPEN_CASE(test_memory_that_was_given_back_is_used_again)
 {
 	for (unsigned i = 0; i < 3; i++) {

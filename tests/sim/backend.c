@@ -247,7 +247,7 @@ static void backend_shrink(struct spw_queue *q, uint64_t len_bytes)
 		uint64_t at = (uintptr_t)b->ios[i].vector->iov_base - q->arena_base;
 
 		if (b->ios[i].active && at < q->arena_len_bytes && at >= len_bytes)
-			sim_fail("memory is given back while a drive uses it");
+			sim_fail("memory is returned while a drive uses it");
 	}
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tests/unit/test_sim_give_back.c - idle memory of a store: given back, but not too often */
+/* tests/unit/test_sim_give_back.c - idle memory of a store returns to the system, but not often */
 #include <sys/mman.h>
 #include <unistd.h>
 
