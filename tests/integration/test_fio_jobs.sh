@@ -159,6 +159,18 @@ expect_output "differs      : buffered: measured past the page cache" "differs  
 expect_exit 0 "$SPILLWAY" bench --output-format=json --output="$TEST_TMP/ours.json" "$TEST_TMP/said.fio"
 expect_true "in JSON" python3 -c "import json, sys; assert len(json.load(open(sys.argv[1]))['jobs'][0]['spillway']['differs']) == 3" "$TEST_TMP/ours.json"
 
+begin "a random job that fio ends early transfers all, and says so; where fio does not, nothing is said"
+for job in "rw=randwrite bs=4k,8k" "rw=randread bs=8k,4k" "rw=randrw bs=4k,8k" "rw=randwrite bs=4k percentage_random=50"; do
+    # shellcheck disable=SC2046,SC2086 # words
+    expect_exit 0 "$SPILLWAY" bench --filename="$one" --size=1m --direct=1 $(printf -- '--%s ' $job)
+    expect_output "differs      : random offsets: all of size is transferred"
+done
+for job in "rw=randwrite bs=8k,4k" "rw=randread bs=4k,8k" "rw=write bs=4k,8k" "rw=randwrite bs=4k,8k norandommap" "rw=randrw bs=4k"; do
+    # shellcheck disable=SC2046,SC2086 # words
+    expect_exit 0 "$SPILLWAY" bench --filename="$one" --size=1m --direct=1 $(printf -- '--%s ' $job)
+    expect_no_output "random offsets"
+done
+
 begin "a section of another engine is left out, said, and fails the run at its end"
 printf '[global]\nfilename=%s\ndirect=1\nsize=1m\n[a]\nrw=read\n[burn]\nioengine=cpuio\ncpuload=50\n' "$one" >"$TEST_TMP/left.fio"
 expect_exit 1 "$SPILLWAY" bench --output-format=json --output="$TEST_TMP/ours.json" "$TEST_TMP/left.fio"

@@ -69,6 +69,7 @@ const char *bench_remark_words(enum bench_remark remark)
 			"io_submit_mode: the job's own thread submits, and waits for no transfer",
 		[BENCH_REMARK_NOT_VERIFIED] =
 			"verify: a null engine keeps nothing, so nothing is read back",
+		[BENCH_REMARK_WHOLE] = "random offsets: all of size is transferred; fio ends early",
 	};
 
 	return words[remark];

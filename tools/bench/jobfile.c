@@ -97,6 +97,24 @@ static int settle_pending(struct reader *reader, bool tell)
 	return result;
 }
 
+/*
+ * In fio, blocks of a random order run out where they are larger than those that the order is made
+ * for, which are the smallest of both directions, and where some transfers are sequential.
+ */
+static bool fio_ends_early(const struct bench_job *job)
+{
+	if (!bench_rw_is_random(job->rw) || job->norandommap || job->spread != BENCH_SPREAD_EVEN)
+		return false;
+	for (unsigned i = 0; i < BENCH_DIRECTIONS; i++) {
+		bool used = (i == BENCH_DIR_READ ? bench_rw_reads : bench_rw_writes)(job->rw);
+
+		if (used && (bench_job_lengths(job, i).min > bench_job_lengths(job, !i).min ||
+			     job->random_percent[i] < 100))
+			return true;
+	}
+	return false;
+}
+
 int bench_plan_add(struct bench_plan *plan, const struct bench_job *job)
 {
 	struct bench_job *grown;
@@ -114,6 +132,8 @@ int bench_plan_add(struct bench_plan *plan, const struct bench_job *job)
 	if (!grown->null && (grown->direct == BENCH_DIRECT_THROUGH ||
 			     (grown->direct == BENCH_DIRECT_UNSAID && grown->of_file)))
 		grown->remarks |= 1u << BENCH_REMARK_BUFFERED;
+	if (fio_ends_early(grown))
+		grown->remarks |= 1u << BENCH_REMARK_WHOLE;
 	if (grown->null_engine) {
 		grown->filename[0] = '\0';
 		grown->remarks &= ~(1u << BENCH_REMARK_CHECKSUM);
