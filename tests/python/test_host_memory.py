@@ -55,6 +55,11 @@ def offload():
         assert not table.pins
 
 
+def sent_to_drives(stats):
+    """Tensors; slow drives may have written none of them before all were used."""
+    return stats.tensors_spilled + stats.tensors_forwarded
+
+
 def drawn():
     generator = torch.Generator().manual_seed(7)
     return lambda: torch.randn(32, 100, generator=generator)
@@ -113,7 +118,7 @@ def test_what_has_no_room_is_written(store, offload, mode):
             off.step()
             assert torch.equal(run(), expected)
     stats = off.stats()
-    assert stats.tensors_to_host > 0 and stats.tensors_spilled > 0
+    assert stats.tensors_to_host > 0 and sent_to_drives(stats) > 0
     assert stats.host_bytes_max <= stats.host_memory_bytes == 4 * MIB
 
 
@@ -289,7 +294,7 @@ def test_a_system_that_pins_nothing(store, offload, caplog):
         assert_same_run(run, trained(layers(), drawn()))
         stats = off.stats()
         assert stats.tensors_to_host == 0
-        assert (stats.tensors_spilled > 0) == (drives is not None)
+        assert (sent_to_drives(stats) > 0) == (drives is not None)
         off.close()
 
 
