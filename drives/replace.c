@@ -2,8 +2,8 @@
 /*
  * drives/replace.c - spw_replace(): replace a drive of a store by a new one
  *
- * Finds out which drive is meant, and whether that can be. The change itself, step by step, is in
- * drives/change.c.
+ * Determines which drive is meant, and whether it can be replaced. The change itself, step by step,
+ * is in drives/change.c.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -26,7 +26,7 @@ struct replacing {
 
 /* ---- Which drive is which ---- */
 
-/* "2", or the text of a UUID; a file of that name is meant if there is one. */
+/* Not a number ("2") nor a UUID, unless there is a file of that name. */
 static bool is_path(const char *name)
 {
 	bool uuid = strlen(name) == SPW_UUID_TEXT_BYTES - 1, number = name[0] != '\0';

@@ -64,13 +64,13 @@ static int read_place(const struct spw_device *device, struct spw_superblocks *s
 	return 0;
 }
 
-/* Choose the valid copy of two slots. Return: 0; 1; or an errno: as spw_layout__choose(). */
+/* Choose the valid copy of two slots. Return: 0; 1; or an errno: as spw_layout__choose_copy(). */
 static int choose_of(const struct spw_place_content *first, const struct spw_place_content *second)
 {
 	struct spw_superblock copies[2] = {first->superblock, second->superblock};
 	int results[2] = {first->result, second->result};
 
-	return spw_layout__choose(copies, results);
+	return spw_layout__choose_copy(copies, results);
 }
 
 static void choose(struct spw_superblocks *superblocks)
@@ -175,8 +175,8 @@ static bool is_all_zero(const uint8_t *bytes, size_t len)
 	return bytes[0] == 0 && memcmp(bytes, bytes + 1, len - 1) == 0;
 }
 
-int spw_drives__superblock_still_whole(const struct spw_device *device,
-				       const struct spw_superblock *sb, bool had_last)
+int spw_drives__check_not_truncated(const struct spw_device *device,
+				    const struct spw_superblock *sb, bool had_last)
 {
 	uint64_t size_bytes = 0, last_bytes = spw_layout__copy_offset(sb->device_bytes, 1);
 	const char *path = spw_device_path(device);
@@ -191,9 +191,9 @@ int spw_drives__superblock_still_whole(const struct spw_device *device,
 	if (size_bytes < sb->device_bytes)
 		return spw_error(
 			-EIO,
-			"%s: was cut while the store was open: it has %s (%llu bytes), not %s "
-			"(%llu); what lay beyond is lost: close the store, restore the size, and "
-			"put again what is wanted",
+			"%s: was truncated while the store was open: it has %s (%llu bytes), not "
+			"%s (%llu); what lay beyond is lost: close the store, restore the size, "
+			"and put the objects again",
 			path, SPW_SIZE_TEXT(size_bytes), (unsigned long long)size_bytes,
 			SPW_SIZE_TEXT(sb->device_bytes), (unsigned long long)sb->device_bytes);
 	if (!had_last || device->geometry.kind != SPW_DEVICE_FILE)
@@ -201,9 +201,10 @@ int spw_drives__superblock_still_whole(const struct spw_device *device,
 	rc = read_bytes(device, last_bytes, bytes, &result);
 	if (rc || result || !is_all_zero(bytes, sizeof(bytes)))
 		return rc;
-	return spw_error(-EIO,
-			 "%s: was cut while the store was open, and has grown again: there is a "
-			 "hole where its last superblock was (byte %llu), and what lay near is "
-			 "lost: close the store, format it again, and put again what is wanted",
-			 path, (unsigned long long)last_bytes);
+	return spw_error(
+		-EIO,
+		"%s: was truncated while the store was open, and has grown again: there is "
+		"a hole where its last superblock was (byte %llu), and what lay near is "
+		"lost: close the store, format it again, and put the objects again",
+		path, (unsigned long long)last_bytes);
 }

@@ -26,7 +26,7 @@ struct spw_superblocks {
 		const char *why; /* reason, if result is not 0 */
 		struct spw_superblock superblock;
 	} places[SPW_PLACES];
-	/* the slot of the valid copy, or a negative errno, as spw_layout__choose() */
+	/* the slot of the valid copy, or a negative errno, as spw_layout__choose_copy() */
 	int chosen;
 	/* number of intact copies that agree with the valid one, including itself */
 	unsigned copies_good;
@@ -43,8 +43,8 @@ int spw_drives__superblocks_read(const struct spw_device *device,
  * was opened; it is then read again from a file, which has a hole there if it was truncated and has
  * grown again. Return: 0; -EIO truncated; -ENOMEM; or another errno; with a message.
  */
-int spw_drives__superblock_still_whole(const struct spw_device *device,
-				       const struct spw_superblock *sb, bool had_last);
+int spw_drives__check_not_truncated(const struct spw_device *device,
+				    const struct spw_superblock *sb, bool had_last);
 
 /* The logical blocks of a copy at @offset_bytes: 4096 bytes, or one larger logical block. */
 struct spw_span {

@@ -373,7 +373,7 @@ static int weight_of(int error)
 	}
 }
 
-int spw_layout__choose(const struct spw_superblock copies[2], const int results[2])
+int spw_layout__choose_copy(const struct spw_superblock copies[2], const int results[2])
 {
 	if (results[0] == 0 && results[1] == 0)
 		return copies[1].sequence > copies[0].sequence ? 1 : 0;

@@ -102,14 +102,14 @@ int spw_layout__decode(const uint8_t block[SPW_SUPERBLOCK_BYTES], unsigned copy,
 		       struct spw_superblock *sb, const char **why);
 
 /**
- * spw_layout__choose - decide which of a drive's two copies is valid
+ * spw_layout__choose_copy - decide which of a drive's two copies is valid
  * @results:  for each copy, the result of spw_layout__decode(), or the -errno of reading it
  *
  * Return: 0 or 1, the intact copy with the higher sequence (0 when equal); or, when neither is
  * intact, the more informative errno: -EPROTONOSUPPORT, else -EUCLEAN, else the errno of a failed
  * read, else -EMEDIUMTYPE.
  */
-int spw_layout__choose(const struct spw_superblock copies[2], const int results[2]);
+int spw_layout__choose_copy(const struct spw_superblock copies[2], const int results[2]);
 
 /**
  * spw_layout__foreign - find bytes of other software in a damaged copy: bytes that no interrupted

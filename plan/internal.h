@@ -118,9 +118,10 @@ struct plan_work {
 /* What a plan leads to, in the simulation. */
 struct plan_outcome {
 	double peak, stall_ns, written, read, forwarded;
-	double hosted, host_peak; /* stays in host memory; the most in it, with what passes */
-	bool forever;
-	bool abandoned; /* beyond the bounds, and so not simulated to the end */
+	double hosted;    /* bytes that stay in host memory */
+	double host_peak; /* most host memory in use, with bytes on their way to the drives */
+	bool forever;     /* it waits for what never happens */
+	bool abandoned;   /* exceeded the bounds: the simulation ended early */
 };
 
 /* Bounds at which a simulation ends early: above this peak or these bytes, or at this stall. */

@@ -462,7 +462,7 @@ void simstore_advance(struct spw_store *store, uint64_t ns)
 		;
 }
 
-void simstore_meet(struct spw_store *store, unsigned count)
+void simstore_barrier(struct spw_store *store, unsigned count)
 {
 	lock_shared();
 	store->meets = true;

@@ -127,8 +127,11 @@ void simstore_close(struct spw_store *store);
 /* Let the clock of a timed store run until @ns. */
 void simstore_advance(struct spw_store *store, uint64_t ns);
 
-/* Wait until @count threads with timed stores are in this call. */
-void simstore_meet(struct spw_store *store, unsigned count);
+/*
+ * A barrier: returns when @count threads, each with a timed store of its own, have called it. The
+ * clock that they share runs while they wait.
+ */
+void simstore_barrier(struct spw_store *store, unsigned count);
 
 /* End a request. A cancelled request ends with -ECANCELED, whatever @res is. */
 void simstore_end(struct spw_request *request, int res);

@@ -455,9 +455,9 @@ static int check_whole(struct spw_store *store, bool mirrors)
 		int rc = 0;
 
 		if (mask >> i & 1)
-			rc = spw_drives__superblock_still_whole(store->drives[i].device,
-								&assembly->superblocks[i],
-								assembly->both_copies >> i & 1);
+			rc = spw_drives__check_not_truncated(store->drives[i].device,
+							     &assembly->superblocks[i],
+							     assembly->both_copies >> i & 1);
 		if (rc && rc != -ENOMEM && mirrors) {
 			spw_log(&store->opts.log, SPW_LOG_WARNING, "%s", spw_last_error());
 			retire(store, i, rc);

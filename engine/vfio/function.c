@@ -73,7 +73,7 @@ static int map_new(struct spw_vfio_domain *d, const char *address, void *memory,
 				 address, (unsigned long long)len_bytes);
 	m = calloc(1, sizeof(*m));
 	if (!m)
-		return spw_error(-ENOMEM, "vfio: no memory");
+		return spw_error(-ENOMEM, "pci:%s: no memory", address);
 	*m = (struct spw_vfio_mapping){
 		.memory = memory, .len_bytes = len_bytes, .iova = *iova, .users = 1};
 	ret = d->way->map(d, m);

@@ -138,9 +138,10 @@ struct spw_plan_result {
 	uint32_t scopes_again;
 	uint64_t again_ns;
 	uint32_t spans;        /* spw_plan_scopes_simulate() only */
-	uint32_t tensors_host; /* of those spilled: marked to stay in host memory */
-	/* copied to host memory to stay there; the most of it in use, with what is to be written */
-	uint64_t bytes_host, host_peak_bytes;
+	uint32_t tensors_host; /* how many of tensors_spilled stay in host memory, not written */
+	uint64_t bytes_host;   /* of these: copied to host memory */
+	/* the most host memory in use, with the bytes that wait there to be written */
+	uint64_t host_peak_bytes;
 };
 SPW_ABI(struct spw_plan_result, host_peak_bytes, 120, 128);
 

@@ -34,7 +34,7 @@ HOST_BYTES_MIN = 2 << 20  # what an arena has at least
 STAGE_FORWARD, STAGE_BACKWARD = 0, 1
 
 
-def mode_of(mode: Mode) -> int:
+def checked_mode(mode: Mode) -> int:
     """As the library numbers it.
 
     :raises ValueError: there is no such mode
@@ -46,10 +46,10 @@ def mode_of(mode: Mode) -> int:
     return choice("mode", mode, MODES)
 
 
-def host_bytes_of(value: Size) -> int:
+def checked_host_bytes(value: Size) -> int:
     """
-    :raises ValueError: no size that a piece of this machine's memory can have
-    :raises TypeError: it is neither a whole number nor words
+    :raises ValueError: too small, or more than this machine's memory
+    :raises TypeError: neither a whole number nor a string
     """
     if isinstance(value, bool):
         raise TypeError(f'host_bytes must be bytes, or a size like "8GiB", not {value}')
@@ -97,10 +97,10 @@ class Cache(Handle):
         host_bytes: Optional[Size] = None,
     ) -> None:
         self._recorder = c_void_p()
-        self.host_bytes = 0 if host_bytes is None else host_bytes_of(host_bytes)
+        self.host_bytes = 0 if host_bytes is None else checked_host_bytes(host_bytes)
         opts = library.options(library.CacheOpts)
         self.mode = mode
-        opts.mode = mode_of(mode)
+        opts.mode = checked_mode(mode)
         lengths = {"min_bytes": min_bytes, "staging_bytes": staging_bytes,
                    "prefetch_bytes": prefetch_bytes, "memory_bytes": memory_bytes}
         for name, value in lengths.items():

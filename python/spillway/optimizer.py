@@ -832,9 +832,9 @@ class Optimizer(torch.optim.Optimizer):
             if self._ranks is None:
                 self._find(found, [self._look()])
                 return self._restore(found, random)
-            all_have = self._ranks.together(self._look, "nothing is resumed")
+            all_have = self._ranks.run_on_all(self._look, "nothing is resumed")
             _check_same(all_have)
-            self._ranks.together(lambda: self._find(found, all_have), "nothing is resumed")
+            self._ranks.run_on_all(lambda: self._find(found, all_have), "nothing is resumed")
             return self._restore_together(self._ranks, found, random)
         finally:
             self._close_others()
@@ -843,7 +843,7 @@ class Optimizer(torch.optim.Optimizer):
                           random: bool) -> Optional[Resumed]:
         resumed: List[Optional[Resumed]] = []
         try:
-            ranks.together(lambda: resumed.append(self._restore(found, random)),
+            ranks.run_on_all(lambda: resumed.append(self._restore(found, random)),
                            "parameters and state are not whole on all ranks")
         except BaseException as error:
             assert self._tiled is not None

@@ -18,8 +18,8 @@ Not offloaded: parameters, buffers, the arguments of the model's forward (and vi
 tensors without elements. Other tensors that are not plain and dense, in host memory or on an
 accelerator, stay in memory and are counted; of DTensors and jagged tensors the elements spill.
 
-In-place modification. PyTorch raises in backward when a saved tensor was modified after it was
-saved, by any code: also by a backward pass that received it. So does spillway, wherever the bytes
+In-place modification. PyTorch raises in the backward pass if any code has modified a saved tensor
+since it was saved, also a backward function that was given it. So does spillway, wherever the bytes
 are. Changes that PyTorch does not count (through .data, through NumPy) are not seen here either.
 
 Steps that rest. Where the plan moves nothing, most steps run without hooks: docs/GUIDE.md, *Steps

@@ -17,7 +17,7 @@ void spw_control__reference_merge(struct recording *reference, const struct reco
 void spw_control__reference_replace(struct recording *reference, struct recording *now);
 /* A plan has been made from it. */
 void spw_control__reference_planned(struct recording *reference);
-/* Whether the caller discards others than when the plan was made. */
+/* Whether the caller discards other tensors than when the plan was made. */
 bool spw_control__reference_redecided(const struct recording *reference);
 /*
  * The tensor of the reference at the same place; for one without a place, the input that the scope

@@ -110,6 +110,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	/* In the other place it is misplaced. */
 	FUZZ_REQUIRE(!decode(block, !(data[0] & 1), &copies[1]) || !accepted);
 	results[1] = -EMEDIUMTYPE;
-	FUZZ_REQUIRE(spw_layout__choose(copies, results) == (accepted ? 0 : -EUCLEAN));
+	FUZZ_REQUIRE(spw_layout__choose_copy(copies, results) == (accepted ? 0 : -EUCLEAN));
 	return 0;
 }

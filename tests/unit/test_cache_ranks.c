@@ -39,7 +39,7 @@ static void *train(void *context)
 	set_drives(bandwidth);
 	sim.random = 1 + rank->number;
 	sim.jitter_percent = 10;
-	simstore_meet(sim.store, RANKS);
+	simstore_barrier(sim.store, RANKS);
 	sim_start();
 	for (unsigned i = 0; i < STEPS; i++) {
 		struct spw_cache_stats before = sim_stats(), now;
@@ -50,7 +50,7 @@ static void *train(void *context)
 		sim_forward_stage(&gpt);
 		sim_backward_stage(&gpt);
 		if (together)
-			simstore_meet(sim.store, RANKS); /* gradients are averaged */
+			simstore_barrier(sim.store, RANKS); /* gradients are averaged */
 		spw_cache_step(sim.cache);
 		now = sim_stats();
 		if (i < STEPS - LAST)
@@ -59,7 +59,7 @@ static void *train(void *context)
 				     before.bytes_read;
 		rank->stall_ns += now.step_stall_ns;
 	}
-	simstore_meet(sim.store, RANKS);
+	simstore_barrier(sim.store, RANKS);
 	sim_end();
 	return NULL;
 }

@@ -121,9 +121,9 @@ CASE(test_a_drive_that_is_gone_was_not_cut)
 		.path = gone, .ops = &ops, .geometry = {.kind = SPW_DEVICE_BLOCK}};
 	struct spw_superblock sb = {.device_bytes = DRIVE_BYTES};
 
-	assert_ok(spw_drives__superblock_still_whole(&device, &sb, true));
+	assert_ok(spw_drives__check_not_truncated(&device, &sb, true));
 	device.geometry.kind = SPW_DEVICE_FILE;
-	expect_refusal(-EIO, "was cut", spw_drives__superblock_still_whole(&device, &sb, true));
+	expect_refusal(-EIO, "was truncated", spw_drives__check_not_truncated(&device, &sb, true));
 }
 
 CUT_CASE(test_a_cut_file_fails_a_commit_in_words)
@@ -134,7 +134,7 @@ CUT_CASE(test_a_cut_file_fails_a_commit_in_words)
 	assert_ok(commit(&object, 1, 0));
 	set_size(1, DRIVE_BYTES / 2);
 	expect_refusal(-EIO, names[1], commit(&object, 2, 0));
-	expect_words("was cut while the store was open");
+	expect_words("was truncated while the store was open");
 	/* It is as long again: what lay in what was cut is not. */
 	set_size(1, DRIVE_BYTES);
 	expect_refusal(-EIO, names[1], commit(&object, 3, 0));

@@ -420,7 +420,7 @@ static void expect_choice(int expected, int result0, uint64_t sequence0, int res
 
 	copies[0].sequence = sequence0;
 	copies[1].sequence = sequence1;
-	assert_int_equal(spw_layout__choose(copies, results), expected);
+	assert_int_equal(spw_layout__choose_copy(copies, results), expected);
 }
 
 CASE(test_choose)

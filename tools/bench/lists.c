@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tools/bench/lists.c - parse values of several parts in fio's syntax: "4k,8k", "4k/10:64k/90" */
+/* tools/bench/lists.c - parse fio's values of several parts: "4k/10:64k/90", zones, CPUs */
 #include "tools/bench/bench.h"
 
 #include <ctype.h>

@@ -20,22 +20,22 @@ Exclude = Union[None, Iterable[Union[nn.Module, Tensor]], Callable[[str, nn.Modu
 
 
 class Hook:
-    """A function that a module calls. The copy of a module, or one that was saved and loaded,
-    calls one that does nothing; so do modules inside of what torch.compile makes one piece of,
-    that has no layers any more."""
+    """A method that is a module's hook. It does nothing in a copy of the module, in one that was
+    saved and loaded, and in what torch.compile compiles as one piece, where there are no modules
+    any more."""
 
-    __slots__ = ("_method", "_given")
+    __slots__ = ("_method", "_first")
 
-    def __init__(self, method: Callable[..., None], *given: Any) -> None:
+    def __init__(self, method: Callable[..., None], *first: Any) -> None:
         # Holding the hooks does not keep the object alive.
         self._method = weakref.WeakMethod(method)
-        self._given = given
+        self._first = first
 
     def __call__(self, *arguments: Any) -> None:
         if not is_compiling():
             method = self._method()
             if method is not None:
-                method(*self._given, *arguments)
+                method(*self._first, *arguments)
 
     def __reduce__(self) -> Any:
         return getattr, (contextlib.nullcontext(), "__exit__")

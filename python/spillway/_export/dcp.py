@@ -270,7 +270,7 @@ class StoreReader(StorageReader):  # type: ignore[misc]
             self._step, described = self._read_described()
         else:
             first = ranks.rank == 0
-            self._step, described = ranks.together(
+            self._step, described = ranks.run_on_all(
                 lambda: self._read_described() if first else None,
                 "the checkpoint cannot be read")[0]
         return _metadata_of(described)
@@ -313,7 +313,7 @@ class StoreReader(StorageReader):  # type: ignore[misc]
             if ranks is None:
                 self._read(partition, items, planner)
             else:
-                ranks.together(lambda: self._read(partition, items, planner),
+                ranks.run_on_all(lambda: self._read(partition, items, planner),
                                "the checkpoint cannot be read")
         future: Any = Future()
         future.set_result(None)

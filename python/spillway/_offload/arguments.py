@@ -13,7 +13,7 @@ from torch import nn
 from .._core import library
 from .._core.library import Size
 from .._core.scopes import layers_of
-from ..cache import HOST_BYTES_MIN, Cache, Mode, host_bytes_of, mode_of
+from ..cache import HOST_BYTES_MIN, Cache, Mode, checked_host_bytes, checked_mode
 from ..store import Store, choice
 
 if TYPE_CHECKING:
@@ -93,11 +93,11 @@ def check_arguments(model: nn.Module, mode: Mode, budget_bytes: Optional[Size], 
             "ScriptModules do not support saved-tensor hooks; pass an nn.Module")
     if not isinstance(sizes, Sizes):
         raise TypeError(f"sizes must be spillway.torch.Sizes(...), not {type(sizes).__name__}")
-    mode_of(mode)
+    checked_mode(mode)
     if not callable(recompute):
         choice("recompute", recompute, {"auto": 0, "operations": 1, "never": 2})
     if host_bytes is not None:
-        host_bytes_of(host_bytes)
+        checked_host_bytes(host_bytes)
     if (recompute == "never" and store is None and host_bytes is None
             and mode in ("fastest", "budget")):
         raise ValueError(

@@ -64,12 +64,13 @@ class Ranks:
         self.in_doubt = False
         return every
 
-    def together(self, function: Callable[[], Any], what: str) -> List[Any]:
-        """What the function returns on each. It must not wait for others.
+    def run_on_all(self, function: Callable[[], Any], what: str) -> List[Any]:
+        """Call the function on every rank, and return all results in the order of ranks. It must
+        not communicate with other ranks: if it failed on one, the others would wait for ever.
 
-        :param what: that could not be done, for the error
-        :raises SpillwayError: on every rank, where it failed on any: which, and why; but an
-            exception of another kind is raised where it came from
+        :param what: what could not be done; the error begins with it
+        :raises SpillwayError: on every rank if it failed on any: which, and why. A rank whose own
+            exception is of another kind raises that one instead
         """
         error, mine = None, None
         try:
@@ -208,7 +209,7 @@ def newest_of_all(process_group: Group = "all") -> Callable[[Sequence[Path], int
         def on_each(function: Callable[[], Any]) -> List[Any]:
             if ranks is None:
                 return [function()]
-            return ranks.together(function, "what is committed cannot be read")
+            return ranks.run_on_all(function, "what is committed cannot be read")
 
         all_have = on_each(lambda: look(paths, partition, (rank, count)))
         made = [made for made in all_have[0].values() if made is not None]
@@ -308,7 +309,7 @@ class CommonCommits:
             self._release_kept()
             return commit()
 
-        numbers = self.ranks.together(
+        numbers = self.ranks.run_on_all(
             release_and_commit, "the commit is not complete (all ranks have the one before still, "
             "if there was one; training can go on, and a later commit may succeed)")
         if len(set(numbers)) > 1:

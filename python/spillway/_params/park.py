@@ -408,9 +408,9 @@ def park(store: Store, *what: What) -> Parked:
 
     Of what fully_shard has sharded each process parks its own shards, after it has ended its steps.
 
-    Tensors below 4 KiB stay, and what another tensor, a graph, another process or another library
-    has the memory of: a warning says how much. So do parameters that are on drives already, which
-    have a window of their own.
+    Tensors smaller than 4 KiB stay in memory, and so do those whose memory is shared with another
+    tensor, a graph, another process or another library: a warning says how much. Parameters that
+    are on drives already have a window of their own, and stay as they are.
 
     :param store: open, with checksums, and with room for it all
     :raises SpillwayError: ENOSPC, or EIO; nothing is parked then
