@@ -140,6 +140,40 @@ def test_a_gradient_that_changes_after_a_part_of_it_was_used_is_refused():
             pair.optimizer.step()
 
 
+class Doubles(torch.optim.SGD):
+    """As some do with decay: it has the gradient itself changed."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for param in group["params"]:
+                if param.grad is not None:
+                    param.grad.mul_(2)
+        return super().step(closure)
+
+
+class Halves(nn.Module):
+    """Two tiles have most of the weight, and a third one its end, with what is not used."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(205, 200))
+        self.unused = nn.Parameter(torch.randn(50))
+
+    def forward(self, x):
+        return (x @ self.weight).tanh()
+
+
+def test_a_class_may_change_gradients_in_place():
+    """The second tile has its piece of the gradient changed after the first has used its own."""
+    pair = models(20000, model=Halves, cls=Doubles, lr=0.1, in_backward=True)
+    for _ in range(3):
+        x = torch.randn(8, 205)
+        for model in pair.models:
+            model(x).pow(2).mean().backward()
+        assert not isinstance(pair.ours.weight.grad, Freed) and pair.optimizer._during._changed
+        pair.step()
+
+
 def test_a_gradient_that_nothing_has_used_may_be_dropped_or_changed():
     """It is stepped with what it is then, or not at all."""
     pair = tiled(500)

@@ -270,6 +270,8 @@ class DuringBackward:
             self._waiting.remove(tile)
             self._step_or_postpone(tiled, tile)
         self._gradients.send(number)
+        if number in self._used:  # one of its tiles was among those, and has used what was sent now
+            self._note_used(number)
 
     def _is_read(self, tile: Tile) -> bool:
         """Whether something still reads the parameters of a tile (B3)."""
@@ -347,7 +349,7 @@ class DuringBackward:
     def _note_used(self, number: int) -> None:
         grad = self._params[number].grad
         if grad is not None:
-            self._used.setdefault(number, (grad, grad._version))
+            self._used[number] = grad, grad._version
 
     def _mark(self) -> None:
         """Put placeholders for freed gradients: until step() their use raises an error."""
