@@ -58,9 +58,10 @@ def rise(*arguments, **env):
 
 @pytest.mark.skipif(heap.why_not() is not None, reason=f"{heap.why_not()}")
 def test_memory_of_the_process_falls_with_that_of_activations(formatted):
-    # glibc's holes differ from run to run: by 9 of 250 MiB, in plain training alone.
+    # glibc's holes differ from run to run: by 9 of 250 MiB, in plain training alone; on a busy
+    # machine one in many runs of ours took 35 MiB more.
     plain = statistics.median(rise()[0]["rise"] for _ in range(3))
-    ours, report = rise(*formatted)
+    ours, report = sorted((rise(*formatted) for _ in range(3)), key=lambda run: run[0]["rise"])[1]
     fall = ours["kept"] - ours["activations"]
     assert fall > 100 * MIB
     assert plain - ours["rise"] >= 0.7 * fall, (plain, ours)
