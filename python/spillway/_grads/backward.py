@@ -269,9 +269,11 @@ class DuringBackward:
                 break
             self._waiting.remove(tile)
             self._step_or_postpone(tiled, tile)
-        self._gradients.send(number)
-        if number in self._used:  # one of its tiles was among those, and has used what was sent now
-            self._note_used(number)
+        try:
+            self._gradients.send(number)
+        finally:
+            if number in self._used:  # one of its tiles was among those, and has used what was sent
+                self._note_used(number)
 
     def _is_read(self, tile: Tile) -> bool:
         """Whether something still reads the parameters of a tile (B3)."""
