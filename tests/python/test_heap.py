@@ -16,6 +16,7 @@ from offloading import Layers, offload_all
 from spillway._offload import heap
 
 MIB = 1 << 20
+ARENA_BYTES = 64 * MIB  # the default
 
 # Each block saves two tensors of 4 MiB, and its backward pass leaves a gradient of 1 MiB, in
 # between of which the heap would have holes.
@@ -58,13 +59,14 @@ def rise(*arguments, **env):
 
 @pytest.mark.skipif(heap.why_not() is not None, reason=f"{heap.why_not()}")
 def test_memory_of_the_process_falls_with_that_of_activations(formatted):
-    # glibc's holes differ from run to run: by 9 of 250 MiB, in plain training alone; on a busy
-    # machine one in many runs of ours took 35 MiB more.
+    # glibc's holes differ from run to run: by 9 of 250 MiB, in plain training alone; and of the
+    # arena more or less is resident.
     plain = statistics.median(rise()[0]["rise"] for _ in range(3))
     ours, report = sorted((rise(*formatted) for _ in range(3)), key=lambda run: run[0]["rise"])[1]
     fall = ours["kept"] - ours["activations"]
     assert fall > 100 * MIB
-    assert plain - ours["rise"] >= 0.7 * fall, (plain, ours)
+    # Beside activations, the store's arena may be resident.
+    assert plain - ours["rise"] >= fall - ARENA_BYTES, (plain, ours)
     run = json.loads(report[report.index("{"):])["run"]  # after what is logged
     assert run["resident_bytes_max"] == ours["peak"] > 0
     assert run["resident_plain_bytes"] > ours["peak"] + fall // 2 and run["heap"] == ""
