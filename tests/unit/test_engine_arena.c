@@ -16,6 +16,7 @@
 
 #include "tests/case.h"
 #include "tests/random.h"
+#include "tests/unit/resident.h"
 
 #include "engine/arena.h"
 
@@ -255,19 +256,6 @@ ARENA_TEST(test_huge_pages_that_cannot_be_had_are_not_used)
 }
 
 /* ---- Pages that go back to the system ---- */
-
-static size_t resident_bytes(char *memory, size_t len)
-{
-	size_t page = (size_t)sysconf(_SC_PAGESIZE), resident = 0;
-	unsigned char *each = malloc(len / page);
-
-	assert_non_null(each);
-	assert_int_equal(mincore(memory, len, each), 0);
-	for (size_t i = 0; i < len / page; i++)
-		resident += each[i] & 1u ? page : 0;
-	free(each);
-	return resident;
-}
 
 static char *allocated(size_t granules)
 {

@@ -11,6 +11,7 @@
 
 #include "engine/register.h"
 #include "tests/unit/engine_file.h"
+#include "tests/unit/resident.h"
 
 static int buffers_error, update_error, update_limit;
 static unsigned registrations, forgotten;
@@ -271,19 +272,6 @@ RANGE_CASE(test_arena_pinned_in_part)
 	assert_int_equal(drive_queue->registered_bytes, 0);
 }
 
-static size_t resident_bytes(char *memory, size_t len)
-{
-	size_t page = (size_t)sysconf(_SC_PAGESIZE), resident = 0;
-	unsigned char *each = malloc(len / page);
-
-	assert_non_null(each);
-	assert_ok(mincore(memory, len, each));
-	for (size_t i = 0; i < len / page; i++)
-		resident += each[i] & 1u ? page : 0;
-	free(each);
-	return resident;
-}
-
 /* A transfer of two parts of registered memory is in flight while the registration grows. */
 RANGE_CASE(test_arena_is_registered_as_it_is_used)
 {
@@ -373,6 +361,17 @@ RANGE_CASE(test_pieces_that_were_given_back_are_registered_anew)
 	assert_int_equal(forgotten, 14); /* of 22 pieces */
 }
 
+/* Growing pins twice for a moment, which a limit might not allow: all is registered at once. */
+static void open_below_twice_the_arena(void)
+{
+	spw_queue_close(drive_queue);
+	pinned = 0;
+	pin_max = 40u << 20;
+	limit_is_said = true;
+	assert_ok(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT));
+	assert_int_equal(drive_queue->registered_bytes, drive_arena->len_bytes);
+}
+
 /* What the kernel does not let go of stays, with its pages. */
 RANGE_CASE(test_memory_that_stays_registered_is_not_given_back)
 {
@@ -388,12 +387,7 @@ RANGE_CASE(test_memory_that_stays_registered_is_not_given_back)
 	update_error = 0;
 	expect_fixed((char *)high + 19 * LEN, 65536, true);
 	/* Nor what was registered at once. */
-	spw_queue_close(drive_queue);
-	pinned = 0;
-	pin_max = 40u << 20;
-	limit_is_said = true;
-	assert_ok(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT));
-	assert_int_equal(drive_queue->registered_bytes, drive_arena->len_bytes);
+	open_below_twice_the_arena();
 	assert_int_equal(spw_engine__queue_give_back(drive_queue), 0);
 	assert_int_equal(drive_queue->registered_bytes, drive_arena->len_bytes);
 }
@@ -454,15 +448,9 @@ RANGE_CASE(test_growth_in_part)
 	assert_logged(range);
 }
 
-/* Growing pins twice for a moment, which a limit might not allow. */
 RANGE_CASE(test_a_limit_below_twice_the_arena)
 {
-	spw_queue_close(drive_queue);
-	pinned = 0;
-	pin_max = 40u << 20;
-	limit_is_said = true;
-	assert_ok(open_drive_queue(SPW_BACKEND_IO_URING, SPW_WAIT_INTERRUPT));
-	assert_int_equal(drive_queue->registered_bytes, drive_arena->len_bytes);
+	open_below_twice_the_arena();
 }
 
 /* The kernel takes one of two pieces: neither stays. */

@@ -1,25 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /* tests/unit/test_sim_give_back.c - idle memory of a store returns to the system, but not often */
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include "engine/arena.h"
+#include "tests/unit/resident.h"
 #include "tests/unit/sim_rig.h"
 
 #define IDLE_BYTES (24u << 20)
 
-static size_t resident_bytes(void)
+static size_t resident_of_arena(void)
 {
-	size_t page = (size_t)sysconf(_SC_PAGESIZE), resident = 0, len;
-	char *base = spw_arena_memory(store->arena, &len);
-	unsigned char *each = malloc(len / page);
+	size_t len;
+	void *base = spw_arena_memory(store->arena, &len);
 
-	assert_non_null(each);
-	assert_ok(mincore(base, len, each));
-	for (size_t i = 0; i < len / page; i++)
-		resident += each[i] & 1u ? page : 0;
-	free(each);
-	return resident;
+	return resident_bytes(base, len);
 }
 
 /* Memory is used and released. Return: whether it is gone when the store has had its turn. */
@@ -30,10 +22,10 @@ static bool goes(void)
 	assert_ok(spw_store_alloc(store, IDLE_BYTES, &memory));
 	memset(memory, 1, IDLE_BYTES);
 	spw_store_release(store, memory);
-	assert_true(resident_bytes() >= IDLE_BYTES);
+	assert_true(resident_of_arena() >= IDLE_BYTES);
 	spw_store_give_back(store);
 	assert_true(spw_store_poll(store, false) >= 0);
-	return resident_bytes() < IDLE_BYTES / 4;
+	return resident_of_arena() < IDLE_BYTES / 4;
 }
 
 DRIVES_CASE(test_idle_memory_goes_but_not_too_often)
