@@ -115,6 +115,23 @@ def on_drives(store, model, limit=900 << 10, **options):
     return offload_all(store, model, parameters=True, parameter_bytes=limit, **options)
 
 
+def expect_the_same_steps(plain, ours, off):
+    """Of models with parts of TorchScript, one of them on drives."""
+    for model in (plain, ours):
+        torch.manual_seed(12)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        for _ in range(3):
+            # What its optimizer makes of a function changes with the calls in this process.
+            with torch.jit.optimized_execution(False), \
+                    off if model is ours else contextlib.nullcontext():
+                model(torch.randn(8, WIDTH)).pow(2).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert off.parameter_stats().reads > 0
+    assert_same(plain, ours)
+    off.parameters_to_memory()
+
+
 def over(store, model, **options):
     return spillway.torch.Optimizer(torch.optim.AdamW, model.named_parameters(), store, tile=20000,
                                     **options)
@@ -434,19 +451,7 @@ def test_parameters_of_torchscript_stay_in_memory(store, convert, how):
     off = on_drives(store, ours)
     names = {name for name, param in ours.named_parameters() if place_in(param) is not None}
     assert names == {"0.weight", "2.weight", "4.weight", "5.weight"}
-    for model in (plain, ours):
-        torch.manual_seed(12)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        for _ in range(3):
-            # What its optimizer makes of a function changes with the calls in this process.
-            with torch.jit.optimized_execution(False), \
-                    off if model is ours else contextlib.nullcontext():
-                model(torch.randn(8, WIDTH)).pow(2).mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    assert off.parameter_stats().reads > 0
-    assert_same(plain, ours)
-    off.parameters_to_memory()
+    expect_the_same_steps(plain, ours, off)
 
 
 class OfFunctions(nn.Module):
@@ -482,18 +487,7 @@ def test_functions_of_torchscript_get_parameters(store):
     plain = OfFunctions()
     ours = copy.deepcopy(plain)
     off = on_drives(store, ours, 250 << 10)
-    for model in (plain, ours):
-        torch.manual_seed(12)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-        for _ in range(3):
-            with torch.jit.optimized_execution(False), \
-                    off if model is ours else contextlib.nullcontext():
-                model(torch.randn(8, WIDTH)).pow(2).mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    assert off.parameter_stats().reads > 0
-    assert_same(plain, ours)
-    off.parameters_to_memory()
+    expect_the_same_steps(plain, ours, off)
 
 
 @needs
