@@ -560,7 +560,8 @@ def planned_for_this_device(store, width=128, host_bytes=None):
     # What is used last in one direction is there already when the other begins.
     assert 0.6 * said.bus_in_bytes < passed <= said.bus_in_bytes, (passed, said)
     # Some are prefetched, and make room for others again: in each pass the next two, at most.
-    assert read <= said.read_bytes + 2 * passes * 2 * bytes_each, (read, said)
+    early_bytes = 2 * passes * 2 * bytes_each if host_bytes else said.memory_bytes
+    assert read <= said.read_bytes + early_bytes, (read, said)
     assert (read > 0) == (said.read_bytes > 0), (read, said)
     assert stats.memory_bytes_max <= said.memory_bytes, (stats, said)
     assert seen[-1][2] <= said.device_bytes, (seen, said)
