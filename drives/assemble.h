@@ -12,7 +12,7 @@
 
 #include <spillway/engine.h>
 
-#include "layout/layout.h"
+#include "layout/superblock.h"
 
 struct spw_share;
 

@@ -10,7 +10,7 @@
 #include "drives/assemble.h"
 #include "drives/committed.h"
 #include "engine/device.h"
-#include "layout/layout.h"
+#include "layout/superblock.h"
 #include "util/checksum.h"
 #include "util/util.h"
 

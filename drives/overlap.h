@@ -3,7 +3,7 @@
 #ifndef SPW_DRIVES_OVERLAP_H
 #define SPW_DRIVES_OVERLAP_H
 
-#include "layout/layout.h"
+#include "layout/superblock.h"
 
 /*
  * Refuse a device if an alias of it (drives/aliases.h) holds a drive that superblock @store

@@ -8,7 +8,7 @@
 
 #include <spillway/engine.h>
 
-#include "layout/layout.h"
+#include "layout/superblock.h"
 
 /* Superblock slots. The third is for a device that has grown: copy 0 tells where its end was. */
 enum spw_place {

@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "layout/layout.h"
+#include "layout/superblock.h"
 
 #define SPW_COMMIT_BLOCK_BYTES 4096u
 /* how many pieces fit in a commit block */

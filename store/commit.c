@@ -32,7 +32,7 @@
 #include "drives/superblocks.h"
 #include "engine/device.h"
 #include "layout/commit.h"
-#include "layout/layout.h"
+#include "layout/superblock.h"
 #include "store/inbox.h"
 #include "store/object.h"
 #include "store/open_store.h"

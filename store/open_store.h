@@ -50,7 +50,7 @@
 
 #include "drives/assemble.h"
 #include "engine/device.h"
-#include "layout/layout.h"
+#include "layout/superblock.h"
 #include "store/priority.h"
 #include "store/slots.h"
 #include "util/histogram.h"

@@ -8,7 +8,7 @@
 #include "drives/assemble.h"
 #include "drives/opener.h"
 #include "status/status.h"
-#include "layout/layout.h"
+#include "layout/superblock.h"
 #include "store/publish.h"
 #include "store/open_store.h"
 #include "util/util.h"

@@ -22,7 +22,7 @@
 #include "drives/committed.h"
 #include "drives/manifest.h"
 #include "layout/commit.h"
-#include "layout/layout.h"
+#include "layout/superblock.h"
 #include "store/commit.h"
 #include "store/object.h"
 #include "store/open_store.h"

@@ -13,7 +13,7 @@
 #include "alloc/alloc.h"
 #include "engine/arena.h"
 #include "drives/assemble.h"
-#include "layout/layout.h"
+#include "layout/superblock.h"
 #include "store/alignment.h"
 #include "store/checksum_pool.h"
 #include "store/commit.h"

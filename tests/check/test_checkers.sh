@@ -68,7 +68,7 @@ expect_refused store/bad.c '#include <spillway/state.h>'
 expect_allowed state/good.c '#include <spillway/store.h>'
 
 begin "includes: tools use only public headers and util"
-expect_refused tools/bad.c '#include "layout/layout.h"'
+expect_refused tools/bad.c '#include "layout/superblock.h"'
 expect_allowed tools/good.c '#include <spillway/spillway.h>'
 expect_allowed tools/good.c '#include "util/util.h"'
 

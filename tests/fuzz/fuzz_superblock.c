@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <xxhash.h>
 
-#include "layout/layout.h"
+#include "layout/superblock.h"
 #include "tests/fuzz/fuzz.h"
 
 #define CHECKSUM_OFFSET 4088u /* docs/FORMAT.md: the last 8 bytes */

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "layout/layout.h"
+#include "layout/superblock.h"
 #include "tests/sim/sim.h"
 #include "util/util.h"
 

@@ -13,7 +13,7 @@
 
 #include "tests/case.h"
 
-#include "layout/layout.h"
+#include "layout/superblock.h"
 #include "store/object.h"
 #include "store/open_store.h"
 #include "store/transfer.h"

@@ -21,7 +21,7 @@
 
 #include "drives/superblocks.h"
 #include "engine/device.h"
-#include "layout/layout.h"
+#include "layout/superblock.h"
 #include "util/util.h"
 
 #define DRIVES       2u

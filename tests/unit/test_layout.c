@@ -13,7 +13,7 @@
 #include "tests/case.h"
 #include <xxhash.h>
 
-#include "layout/layout.h"
+#include "layout/superblock.h"
 #include "util/util.h"
 
 #define CHECKSUM_OFFSET 0xff8

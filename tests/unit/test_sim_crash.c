@@ -7,7 +7,7 @@
  * Not only the writes: also a cut while something is read. What the drives' caches lose is drawn,
  * by units of 512 bytes, of 4096, or of whole writes.
  */
-#include "layout/layout.h"
+#include "layout/superblock.h"
 
 #define DRIVES     2
 #define DRIVES_MAX DRIVES

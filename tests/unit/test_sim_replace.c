@@ -8,7 +8,7 @@
  */
 #include "drives/candidates.h"
 #include "drives/committed.h"
-#include "layout/layout.h"
+#include "layout/superblock.h"
 
 #define DRIVES_MAX 5
 

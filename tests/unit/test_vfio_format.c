@@ -7,7 +7,7 @@
 #include <spillway/format.h>
 #include <spillway/store.h>
 
-#include "layout/layout.h"
+#include "layout/superblock.h"
 #include "drives/identity.h"
 
 /* Return: how many bytes of both reserved areas are not zero. */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * layout/layout.h - the superblock and the partitions of a drive; docs/FORMAT.md is normative
+ * layout/superblock.h - the superblock and the partitions of a drive; docs/FORMAT.md is normative
  *
  * No I/O, any thread. Decoding checks the fields against each other. The caller checks them against
  * the device: its present size and block size, and where a copy was found.
  */
-#ifndef SPW_LAYOUT_H
-#define SPW_LAYOUT_H
+#ifndef SPW_SUPERBLOCK_H
+#define SPW_SUPERBLOCK_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * layout/layout.c - encode, decode and choose superblocks
+ * layout/superblock.c - encode, decode and choose superblocks
  *
  * Invariants of an intact copy; decoding fails if one is violated, and the tests name them by
  * number. docs/FORMAT.md has each field's range.
@@ -29,7 +29,7 @@
  *              write of the copy, or of zeros, leaves behind. Any other byte was written by other
  *              software.
  */
-#include "layout/layout.h"
+#include "layout/superblock.h"
 
 #include <assert.h>
 #include <errno.h>
