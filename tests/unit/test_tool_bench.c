@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "tools/bench/check.c"
+#include "tools/bench/content.c"
 #include "tools/bench/devices.c"
 #include "tools/bench/fio_options.c"
 #include "tools/bench/job.c"

@@ -275,7 +275,6 @@ int bench_parse_zones(const char *text, bool bytes, struct bench_share *zones,
 int bench_parse_cpus(const char *text, cpu_set_t *cpus);
 /* Parse a pattern: 0xdead, 57005, "text", or several of these. */
 int bench_parse_pattern(const char *text, struct bench_pattern *pattern);
-void bench_pattern_fill(const struct bench_pattern *pattern, void *bytes, size_t len);
 
 /* ---- Job files ------------------------------------------------------------------------------- */
 
@@ -636,6 +635,8 @@ unsigned bench_batch_level(unsigned batch);
 
 /* ---- Contents -------------------------------------------------------------------------------- */
 
+/* Fill a buffer with a pattern, repeated. */
+void bench_pattern_fill(const struct bench_pattern *pattern, void *bytes, size_t len);
 /* Fill all buffers before the first write; bench_content_next() does one before each write. */
 void bench_content_begin(const struct bench_job *job, void *bytes, size_t len);
 struct bench_content {

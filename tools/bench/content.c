@@ -4,7 +4,19 @@
 
 #include <string.h>
 
+#include "util/util.h"
+
 #define SECTOR_BYTES 512u
+
+void bench_pattern_fill(const struct bench_pattern *pattern, void *bytes, size_t len)
+{
+	size_t done = SPW_MIN(len, pattern->len);
+
+	/* Double the filled part until the buffer is full. */
+	memcpy(bytes, pattern->bytes, done);
+	for (; done < len; done += SPW_MIN(done, len - done))
+		memcpy((char *)bytes + done, bytes, SPW_MIN(done, len - done));
+}
 
 void bench_content_begin(const struct bench_job *job, void *bytes, size_t len)
 {

@@ -281,13 +281,3 @@ int bench_parse_pattern(const char *text, struct bench_pattern *pattern)
 	} while (result == 0 && *text != '\0');
 	return result;
 }
-
-void bench_pattern_fill(const struct bench_pattern *pattern, void *bytes, size_t len)
-{
-	size_t done = SPW_MIN(len, pattern->len);
-
-	/* Double the filled part until the buffer is full. */
-	memcpy(bytes, pattern->bytes, done);
-	for (; done < len; done += SPW_MIN(done, len - done))
-		memcpy((char *)bytes + done, bytes, SPW_MIN(done, len - done));
-}
