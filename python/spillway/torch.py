@@ -46,7 +46,7 @@ from torch import Tensor, nn
 
 from ._core import library, hooks_loader
 from ._core.library import Size, SpillwayError, fast
-from ._core.scopes import (Exclude, Hook, Scopes, excluded_of, identities, layers_of, parts_of,
+from ._core.scopes import (Exclude, Scopes, excluded_of, identities, layers_of, parts_of,
                            scopes_of, tensors_in)
 from ._core.torch_compat import (SavedTensorsHooks, are_mutations_allowed, has_compiled,
                                  in_backward, in_checkpoint, innermost_hooks, is_compiled,
@@ -57,6 +57,7 @@ from ._offload import checkpoint_inputs
 from ._offload.explain import ScopePlan
 from ._offload.frozen import FrozenCopies
 from ._offload.heap import Mapped, Resident, step_begins
+from ._offload.module_hook import ModuleHook
 from ._offload.reports import Reports
 from ._offload.resting import CallHook, Resting
 from ._offload.session import Session
@@ -127,7 +128,7 @@ class Offload(Reports, contextlib.ContextDecorator):
         self._parameters = parameters
         self._scopes = scopes
         self._exclude = exclude
-        self._excluded_hooks = Hook(self._excluded_enter), Hook(self._excluded_leave)
+        self._excluded_hooks = ModuleHook(self._excluded_enter), ModuleHook(self._excluded_leave)
         self._excluded_modules: Set[nn.Module] = set()  # that have them
         self._own_store = own_store
         # Others may have used the store.
@@ -563,21 +564,22 @@ class Offload(Reports, contextlib.ContextDecorator):
 
     # ---- Where the model is ----------------------------------------------------------------------
 
-    def _make_hooks(self) -> List[Tuple[Callable[..., Any], nn.Module, Hook]]:
+    def _make_hooks(self) -> List[Tuple[Callable[..., Any], nn.Module, ModuleHook]]:
         before, after = nn.Module.register_forward_pre_hook, nn.Module.register_forward_hook
-        hooks: List[Tuple[Callable[..., Any], nn.Module, Hook]] = [
-            (register_forward_pre_hook, self._model, Hook(self._model_enter)),
+        hooks: List[Tuple[Callable[..., Any], nn.Module, ModuleHook]] = [
+            (register_forward_pre_hook, self._model, ModuleHook(self._model_enter)),
             (after if self._operations is None else register_forward_hook_always, self._model,
-             Hook(self._model_leave))]
+             ModuleHook(self._model_leave))]
         names = {id(module): name for name, module in self._model.named_modules()}
         for key, module in enumerate(self._scopes, 1):
             name = names.get(id(module)) or type(module).__name__
             if self._recomputer is None or not self._recomputer.may(module):
-                hooks += [(before, module, Hook(self._scope_enter, key, name)),
-                          (after, module, Hook(self._scope_leave))]
+                hooks += [(before, module, ModuleHook(self._scope_enter, key, name)),
+                          (after, module, ModuleHook(self._scope_leave))]
             else:
-                hooks += [(register_forward_pre_hook, module, Hook(self._scope_enter, key, name)),
-                          (register_forward_hook_always, module, Hook(self._scope_leave))]
+                hooks += [(register_forward_pre_hook, module,
+                           ModuleHook(self._scope_enter, key, name)),
+                          (register_forward_hook_always, module, ModuleHook(self._scope_leave))]
         return hooks
 
     def _is_here(self) -> bool:
@@ -607,7 +609,7 @@ class Offload(Reports, contextlib.ContextDecorator):
         if self._frozen.watch_begins(self._model, self._resting.trained):
             # Else an exception that the caller handles would leave the mode behind.
             self._handles.append(register_forward_hook_always(
-                self._model, Hook(self._watch_leave)))
+                self._model, ModuleHook(self._watch_leave)))
         self._set_packer()
 
     def _first_save(self) -> None:

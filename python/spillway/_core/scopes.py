@@ -1,44 +1,21 @@
 # SPDX-License-Identifier: MIT
-# spillway/_core/scopes.py - scopes of a model, exclusions, and hooks that tell where a step is
+# spillway/_core/scopes.py - scopes of a model, and exclusions
 from __future__ import annotations
 
 import contextlib
-import weakref
 from typing import Any, Callable, Iterable, List, Set, Union
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from .torch_compat import is_compiling, storage_of
+from .torch_compat import storage_of
 from .wrapped import memory_of
 
 _CONTAINERS = nn.ModuleList, nn.Sequential
 
 Scopes = Union[None, Iterable[nn.Module], Callable[[str, nn.Module], bool]]
 Exclude = Union[None, Iterable[Union[nn.Module, Tensor]], Callable[[str, nn.Module], bool]]
-
-
-class Hook:
-    """A method that is a module's hook. It does nothing in a copy of the module, in one that was
-    saved and loaded, and in what torch.compile compiles as one piece, where there are no modules
-    any more."""
-
-    __slots__ = ("_method", "_first")
-
-    def __init__(self, method: Callable[..., None], *first: Any) -> None:
-        # Holding the hooks does not keep the object alive.
-        self._method = weakref.WeakMethod(method)
-        self._first = first
-
-    def __call__(self, *arguments: Any) -> None:
-        if not is_compiling():
-            method = self._method()
-            if method is not None:
-                method(*self._first, *arguments)
-
-    def __reduce__(self) -> Any:
-        return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 def layers_of(model: nn.Module) -> List[nn.Module]:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from .._core.hooks_loader import hooks
-from .._core.scopes import Hook
 from .._core.torch_compat import is_compiling, register_forward_pre_hook
+from .module_hook import ModuleHook
 from .session import Session
 
 SEEN, CALM, RESTS, RESTS_LAST = range(4)  # as enum spw_step
@@ -141,7 +141,7 @@ class Resting(hooks.Rest):  # type: ignore[misc]
             self.held = session.held() > 0
 
 
-class CallHook(Hook):
+class CallHook(ModuleHook):
     """Of a model in contexts that rest. The method hears of calls that C does not know."""
 
     __slots__ = ("_resting", "key")

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as _of_all
 
-from .._core.scopes import Hook
+from .._offload.module_hook import ModuleHook
 
 _TABLES = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _OF_ALL = ("_global_forward_pre_hooks", "_global_forward_hooks", "_global_backward_pre_hooks",
@@ -32,7 +32,7 @@ def is_gathering(hook: Any) -> bool:
 
 
 def _is_foreign(hook: Any) -> bool:
-    return not (isinstance(hook, Hook) or is_gathering(hook)
+    return not (isinstance(hook, ModuleHook) or is_gathering(hook)
                 or str(getattr(hook, "__module__", "")).startswith("spillway."))
 
 
