@@ -38,7 +38,6 @@ from ._grads.backward import SCALED, Departed, DuringBackward
 from ._grads.ddp_buckets import Reducing, check_reduced, reduced_of
 from ._grads.departures import Departures, GradientStats
 from ._grads.gradients import Gradients
-from ._optim.arithmetic import MASTER, Arithmetic, OfGroup, Unchanged, local_of
 from ._optim.checkpoint import (Checkpoint, decoded, encoded, loaded_entries, loaded_groups,
                                 is_same_run, loaded_parameters, random_state, set_random_state)
 from ._optim.elementwise import (Options, is_same_on, made_alike, made_options, make, on_host,
@@ -49,6 +48,7 @@ from ._optim.masters import check_rounding
 from ._optim.ranks import (FIRST, CommonCommits, Group, Ranks, peeked, ranks_of, rows_of, say_each,
                            world)
 from ._optim.records import Records, committed_limits
+from ._optim.tile_step import MASTER, OfGroup, TileStepper, Unchanged, local_of
 from ._optim.tiled import Tiled, check_gradient
 from ._optim.tiles import Field, Kept, Laid, Tile, Wholes, fields_for, item_bytes, name_of
 from ._optim.whole import is_elementwise, probe_whole
@@ -424,7 +424,7 @@ class Optimizer(torch.optim.Optimizer):
         self._values = Values(params)
         self._unchanged = Unchanged()
         classes = list(self._classes)
-        arithmetic = Arithmetic(classes, self._values, unchanged=self._unchanged)
+        stepper = TileStepper(classes, self._values, unchanged=self._unchanged)
         self._described = {number: described(params[number]) for number in self._objects}
         self._owners = {number: self._place(number).owner for number in self._objects}
         self._stand_ins = {}
@@ -442,10 +442,10 @@ class Optimizer(torch.optim.Optimizer):
                 departures)
         if self._interleave is not None:
             self._interleaved = Interleaved(
-                self._store, records, params, lambda device: Arithmetic(
+                self._store, records, params, lambda device: TileStepper(
                     classes, params, device, self._unchanged),
                 functools.partial(_compare, classes, self.param_groups))
-        self._tiled = Tiled(records, arithmetic, params, departed or self._gradients,
+        self._tiled = Tiled(records, stepper, params, departed or self._gradients,
                             self._objects.keys(), self._interleaved, self._values)
         if departed is not None:
             self._during = DuringBackward(params, departed, self._whole_in_backward,

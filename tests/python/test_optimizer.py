@@ -15,7 +15,7 @@ from conftest import SEED
 from fake_state import FakeStore
 from pairs import (SHAPES, Pair, assert_same, each_class, give_grads, made, needs_hooks, of, over,
                    pair_of, reference)
-from spillway._optim.arithmetic import MASTER
+from spillway._optim.tile_step import MASTER
 from spillway._optim.layout import lay_out
 from spillway._optim.tiles import Field, Laid
 
@@ -329,8 +329,8 @@ def test_many_small_parameters_share_calls(monkeypatch):
     ours, _ = made(((5,),) * 300)
     tiled = over(ours, tile=750)
     runs = []
-    inner_step = tiled._tiled._arithmetic._step
-    monkeypatch.setattr(tiled._tiled._arithmetic, "_step", lambda inner: (
+    inner_step = tiled._tiled._stepper._step
+    monkeypatch.setattr(tiled._tiled._stepper, "_step", lambda inner: (
         runs.append(len(inner.param_groups[0]["params"])), inner_step(inner)))
     for _ in range(3):
         give_grads(ours)
@@ -578,7 +578,7 @@ def test_a_step_that_fails_inside_of_a_tile_ends_the_use(monkeypatch):
     def fail(_):
         raise MemoryError("no memory")
 
-    monkeypatch.setattr(tiled._tiled._arithmetic, "_step", fail)
+    monkeypatch.setattr(tiled._tiled._stepper, "_step", fail)
     with raises(MemoryError, "no memory"):
         tiled.step()
     assert not tiled._tiled.records.state.taken

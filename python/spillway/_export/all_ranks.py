@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from .._core.library import SpillwayError
-from .._optim.arithmetic import MASTER, Entry, are_equal
 from .._optim.checkpoint import Checkpoint, decoded, is_same_run
+from .._optim.tile_step import MASTER, Entry, are_equal
 from ..state import committed_extra
 from ..store import Store
 from .committed import PARAMETER, Fields, cut_from, fields_of

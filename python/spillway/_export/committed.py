@@ -12,8 +12,8 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 import torch
 
 from .._core.library import SpillwayError
-from .._optim.arithmetic import MASTER
 from .._optim.pack import DTYPES
+from .._optim.tile_step import MASTER
 from .._optim.tiles import COMPACT, Compact, item_bytes
 from ..state import CommittedRecord, committed_state
 from ..store import Store

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from .._core.library import blocking, check, fast
 from .._core.tensors import buffer_of
-from .._optim.arithmetic import Scratch
 from .._optim.masters import unpack
+from .._optim.tile_step import Scratch
 from .._optim.tiles import item_bytes
 from ..store import Store, end_of
 from .committed import Committed, CompactPiece, Part

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from .._core.library import SpillwayError
-from .._optim.arithmetic import Entry, are_equal, piece_of
 from .._optim.elementwise import Options
+from .._optim.tile_step import Entry, are_equal, piece_of
 from .._optim.tiled import InMemory, Tiled, check_gradient
 from .._optim.tiles import Piece, Tile
 from .ddp_buckets import Reduced, check_reduced

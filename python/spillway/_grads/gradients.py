@@ -25,9 +25,9 @@ import torch
 from torch import Tensor
 
 from .._core.library import SpillwayError
-from .._optim.arithmetic import Scratch, local_of, piece_of, read_piece, write_piece
 from .._optim.layout import GRADIENT
 from .._optim.records import Records
+from .._optim.tile_step import Scratch, local_of, piece_of, read_piece, write_piece
 from .._optim.tiled import Tiled, check_gradient
 from .._optim.tiles import Piece, Tile, name_of
 from .ddp_buckets import Reduced

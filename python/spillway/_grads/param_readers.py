@@ -14,7 +14,7 @@ from typing import Any, Callable, List, Sequence
 import torch
 from torch import Tensor
 
-from .._optim.arithmetic import local_of
+from .._optim.tile_step import local_of
 
 _storage_uses: Any = getattr(torch._C, "_storage_Use_Count", None)  # PyTorch 2.1
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from .._core.library import SpillwayError
-from .arithmetic import MASTER, ON_DRIVES, Entry, local_of
 from .elementwise import Options
 from .pack import pack, unpack
+from .tile_step import MASTER, ON_DRIVES, Entry, local_of
 
 _log = logging.getLogger("spillway")
 

@@ -22,8 +22,8 @@ from torch import Tensor
 from .._core.library import bytes_text
 from .._gpu.pinned import pin, unpin
 from ..store import Store
-from .arithmetic import Arithmetic, Entry, flat_of, local_of, views_of
 from .records import Records, Taken
+from .tile_step import Entry, TileStepper, flat_of, local_of, views_of
 from .tiles import Tile, item_bytes
 
 _log = logging.getLogger("spillway")
@@ -47,17 +47,17 @@ class Interleaved:
     """The device's part of an optimizer's steps. Used by one thread.
 
     :param store: which closes this before itself
-    :param arithmetic_of: the class's arithmetic on a device
+    :param stepper_of: that steps tiles on a device
     :param compare: told of a device once, before it steps anything. RuntimeError: it cannot
     """
 
     def __init__(self, store: Store, records: Records, params: Sequence[Tensor],
-                 arithmetic_of: Callable[[torch.device], Arithmetic],
+                 stepper_of: Callable[[torch.device], TileStepper],
                  compare: Callable[[torch.device], None]) -> None:
         self._store = store
         self._records = records
         self._params = params
-        self._arithmetic_of = arithmetic_of
+        self._stepper_of = stepper_of
         self._compare = compare
         self._device: Optional[torch.device] = None
         self._off = False  # it cannot be, which was said
@@ -65,7 +65,7 @@ class Interleaved:
         self._stream: Any = None
         self._arena = 0
         self._step: Optional[_Step] = None
-        self.arithmetic: Any = None
+        self.stepper: Any = None
         self.closed = False
 
     # ---- Which tiles -----------------------------------------------------------------------------
@@ -119,7 +119,7 @@ class Interleaved:
         self._store.add_dependent(self)
         self._arena, self._table, self._device = arena, table, device
         self._stream = table.new_stream(device)
-        self.arithmetic = self._arithmetic_of(device)
+        self.stepper = self._stepper_of(device)
 
     def _give_up(self, why: str) -> None:
         self._off = True

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from .._core.library import blocking
-from .arithmetic import MASTER, Scratch, flat_of, read_piece, write_piece
 from .records import Taken
+from .tile_step import MASTER, Scratch, flat_of, read_piece, write_piece
 from .tiles import Compact, Field, Piece, Tile, field_of
 
 _log = logging.getLogger("spillway")

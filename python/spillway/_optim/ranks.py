@@ -18,8 +18,8 @@ from torch import distributed
 from .._core.library import SpillwayError
 from ..state import committed_extra
 from ..store import Path, Store, committed
-from .arithmetic import local_of
 from .checkpoint import decoded
+from .tile_step import local_of
 
 _log = logging.getLogger("spillway")
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from .._core.library import SpillwayError
 from ..state import State, committed_records
 from ..store import Store
-from .arithmetic import memory_at, views_of
 from .layout import Layout
+from .tile_step import memory_at, views_of
 from .tiles import Tile, run_of
 
 

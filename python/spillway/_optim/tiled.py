@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from .._core.library import SpillwayError
-from .arithmetic import (MASTER, ON_DRIVES, Arithmetic, Entry, Scratch, local_of, part_of,
-                         piece_of, read_piece, write_piece)
 from .elementwise import Options
 from .interleaved import Interleaved
 from .masters import Masters, master_is_compact, master_of
 from .records import Records, Taken
+from .tile_step import (MASTER, ON_DRIVES, Entry, Scratch, TileStepper, local_of, part_of, piece_of,
+                        read_piece, write_piece)
 from .tiles import Piece, Tile
 
 _BROKEN = ("the optimizer's state is not whole any more, since {what} failed half way ({error}). "
@@ -85,7 +85,7 @@ class Tiled:
     :param values: where the values of the parameters are, if not in themselves
     """
 
-    def __init__(self, records: Records, arithmetic: Arithmetic, params: Sequence[Tensor],
+    def __init__(self, records: Records, stepper: TileStepper, params: Sequence[Tensor],
                  gradients: Any = None, on_drives: AbstractSet[int] = frozenset(),
                  interleaved: Optional[Interleaved] = None,
                  values: Optional[Sequence[Tensor]] = None) -> None:
@@ -95,7 +95,7 @@ class Tiled:
         self.records = records
         self._gradients = gradients or InMemory(params)
         self.entries: List[Entry] = [None] * len(params)
-        self._arithmetic = arithmetic
+        self._stepper = stepper
         self._params = params
         self._masters = Masters(self._values)
         self._scratch = Scratch()
@@ -201,7 +201,7 @@ class Tiled:
         """As step_tile(), on the device, which goes on with it afterwards."""
         device = self._interleaved
         assert device is not None
-        arithmetic, memory = device.arithmetic, device.memory_for(tile)
+        stepper, memory = device.stepper, device.memory_for(tile)
         if memory is None:
             return self.step_tile(tile, group, pieces)
         with contextlib.ExitStack() as held:
@@ -211,7 +211,7 @@ class Tiled:
                 self._masters.views(tile, taken)
                 taken.changed = True
                 after = device.begin(tile, taken, memory, held, lambda views: (
-                    arithmetic.step(tile, views, group, self.entries, pieces, gradient)))
+                    stepper.step(tile, views, group, self.entries, pieces, gradient)))
                 self._masters.note(tile)
             except BaseException as error:
                 self.end_use("a step", error)
@@ -231,7 +231,7 @@ class Tiled:
             with self._gradients.of_tile(tile) as gradient, self.records.taken(tile) as taken:
                 inside = taken.changed = True
                 views = self._masters.views(tile, taken)
-                after = self._arithmetic.step(tile, views, group, self.entries, pieces, gradient)
+                after = self._stepper.step(tile, views, group, self.entries, pieces, gradient)
                 self._masters.keep(tile, taken, views, pieces)
                 inside = False
         except BaseException as error:

@@ -27,7 +27,7 @@ from torch import nn
 
 from .._core.free_memory import takers
 from .._core.library import SpillwayError, bytes_text
-from .._optim.arithmetic import local_of
+from .._optim.tile_step import local_of
 from .._optim.tiles import name_of
 from ..store import Store
 from .conversion import adopt, part, why_not

@@ -27,8 +27,8 @@ from .._export.committed import Committed, Fields, fields_of, parameters_of, sta
 from .._export.output import Outputs, Progress, check_absent, check_room
 from .._export.safetensors import SafetensorsReader, SafetensorsWriter
 from .._export.torch_file import TorchWriter
-from .._optim.arithmetic import MASTER, ON_DRIVES
 from .._optim.checkpoint import Checkpoint, decoded
+from .._optim.tile_step import MASTER, ON_DRIVES
 from ..state import committed_extra
 from ..store import Path, Store
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/_optim/arithmetic.py - one step of an optimizer class on the pieces of a tile
+# spillway/_optim/tile_step.py - one step of an optimizer class on the pieces of a tile
 """The arithmetic is the class's own, in its loops over single tensors. Here it is given runs: flat
 tensors that are views of a record, and of parameters and gradients where these lie flat in the
 same memory, the host's or a device's; else copies.
@@ -235,7 +235,7 @@ class Unchanged:
                 "larger one, or parameters of more bits")
 
 
-class Arithmetic:
+class TileStepper:
     """Steps of tiles.
 
     :param classes: of each group
