@@ -25,7 +25,9 @@
  * Of a replacement the first write of REPLACE-4 decides. Before it the store is what it was, with
  * or without the replaced drive, and the new drive is refused, as it is incomplete and no drive
  * names it. After it the new drive belongs to the store (ASSEMBLE-2), and the replaced one, which
- * is never written to, is refused (ASSEMBLE-5). Of an addition the first write of REPLACE-5
+ * is never written to, is refused (ASSEMBLE-5). Whoever opens the store to write does REPLACE-5
+ * first if that was cut off: until then nothing is committed with the new drive, and those that
+ * were told, which alone vouch for it, may be lost. Of an addition the first write of REPLACE-5
  * decides: before it the new drive is refused in the same way; after it the store has it wherever
  * it is named (ASSEMBLE-5). It has the index after the last, which no commit names, so that all of
  * them stay as they are.
@@ -379,13 +381,13 @@ static void learn(struct spw_superblock *sb, const struct spw_superblock *known)
 }
 
 /* Both copies of the new drive say that it is complete (REPLACE-5). */
-static int complete_target(struct spw_change *run)
+static int complete(struct spw_candidate *candidate)
 {
 	int rc;
 
-	run->target->superblock.complete = true;
-	rc = write_copy(run->target, false);
-	return rc == 0 ? write_copy(run->target, true) : rc;
+	candidate->superblock.complete = true;
+	rc = write_copy(candidate, false);
+	return rc == 0 ? write_copy(candidate, true) : rc;
 }
 
 /* Give the other drives the target's sequence number and UUIDs, and complete the target. */
@@ -396,11 +398,11 @@ static int write_superblocks(struct spw_change *run)
 	for (unsigned i = 0; i < run->rest_count; i++)
 		learn(&run->rest[i].superblock, &run->target->superblock);
 	if (run->adds)
-		rc = complete_target(run);
+		rc = complete(run->target);
 	if (rc == 0)
 		rc = write_rest(run, false); /* REPLACE-4 */
 	if (rc == 0 && !run->adds)
-		rc = complete_target(run);
+		rc = complete(run->target);
 	return rc == 0 ? write_rest(run, true) : rc; /* the copies that were left (REPLACE-6) */
 }
 
@@ -424,6 +426,53 @@ static int settle_rest(struct spw_change *run)
 		for (unsigned i = 0; rc == 0 && i < run->rest_count; i++)
 			if (told[i])
 				rc = write_copy(&run->rest[i], counts);
+	return rc;
+}
+
+static int complete_member(struct spw_candidate *candidate, const struct spw_log *log)
+{
+	char words[512];
+	int rc = spw_drives__candidates_look(candidate, 1, log);
+
+	if (rc == 0 && candidate->contents.superblocks.chosen < 0)
+		rc = spw_error(-EUCLEAN, "%s: its superblock cannot be read any more",
+			       candidate->path);
+	if (rc == 0 && !candidate->superblock.complete)
+		rc = complete(candidate);
+	if (rc == 0) {
+		spw_log(log, SPW_LOG_INFO, "%s: complete now, as the replacement by it was decided",
+			candidate->path);
+		return 0;
+	}
+	(void)snprintf(words, sizeof(words), "%s", spw_last_error());
+	return spw_error(rc,
+			 "%s (its replacement of another drive did not finish: leave it out, or "
+			 "run spillway replace again)",
+			 words);
+}
+
+static int complete_device(struct spw_device *device, const struct spw_log *log)
+{
+	const char *path = spw_device_path(device);
+	struct spw_candidate *candidate;
+	int rc = spw_drives__candidates_new(&path, 1, false, &candidate);
+
+	if (rc != 0)
+		return rc;
+	candidate->device = device;
+	rc = complete_member(candidate, log);
+	candidate->device = NULL; /* the assembly's */
+	spw_drives__candidates_close(candidate, 1);
+	return rc;
+}
+
+int spw_drives__change_complete(const struct spw_assembly *assembly, const struct spw_log *log)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; rc == 0 && i < assembly->count; i++)
+		if (!assembly->superblocks[i].complete)
+			rc = complete_device(assembly->devices[i], log);
 	return rc;
 }
 

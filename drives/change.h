@@ -7,6 +7,7 @@
 #ifndef SPW_DRIVES_CHANGE_H
 #define SPW_DRIVES_CHANGE_H
 
+#include "drives/assemble.h"
 #include "drives/candidates.h"
 
 struct spw_vfio_hold;
@@ -71,5 +72,12 @@ int spw_drives__change_examine_target(struct spw_change *run);
 
 /* Make the change, or finish it, and give the new drive up. */
 int spw_drives__change_make(struct spw_change *run);
+
+/*
+ * Complete the drives of a claimed assembly that other drives alone vouch for, as a replacement was
+ * cut off (REPLACE-5), so that what is committed with them does not depend on those. Ranks that do
+ * this at once write the same bytes. Return: 0; an error of reading or writing.
+ */
+int spw_drives__change_complete(const struct spw_assembly *assembly, const struct spw_log *log);
 
 #endif

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "drives/assemble.h"
+#include "drives/change.h"
 #include "drives/opener.h"
 #include "status/status.h"
 #include "layout/superblock.h"
@@ -123,7 +124,10 @@ int spw_store__partition_take(struct spw_store *store)
 		return store->partition < count ? 0 : no_such_error(store->partition, count);
 	}
 	rc = lock_wanted(store);
-	return rc ? rc
-		  : spw_drives__assembly_claim(&store->assembly, store->partition,
-					       &store->opts.log);
+	if (rc == 0)
+		rc = spw_drives__assembly_claim(&store->assembly, store->partition,
+						&store->opts.log);
+	return rc || store->opts.read_only
+		       ? rc
+		       : spw_drives__change_complete(&store->assembly, &store->opts.log);
 }

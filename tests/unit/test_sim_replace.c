@@ -357,6 +357,153 @@ CASE_WITH(test_cut_while_copies_of_superblocks_are_damaged, NULL, tear_down)
 	cut_everywhere(3, false, true, 1);
 }
 
+/* ---- A drive is lost after a cut ---- */
+
+/* Return: whether the replacement was cut off, and the store has the new drive all the same. */
+static bool is_decided_by_cut(struct scene *scene, unsigned count, uint64_t point, uint32_t unit,
+			      bool *cut)
+{
+	*scene = set_up(count, (unsigned)(point % count), false, unit);
+	sim_events = 0;
+	sim_cut_at = point;
+	(void)replace(scene);
+	*cut = sim_events >= point;
+	power_on();
+	return look(scene, false) && *cut;
+}
+
+/* Commit a step with the new drive; then any drive may be lost, also those that were told of it. */
+static void lose_each(const struct scene *scene, uint64_t step)
+{
+	assert_ok(commit_copies(step, 2, step, SPW_COMMIT_MIRRORED));
+	close_store();
+	for (unsigned i = 0; i < drives; i++)
+		if (with_fresh(scene) >> i & 1)
+			assert_int_equal(found_with(with_fresh(scene) & ~(1u << i)), step);
+	assert_true(is_replaced_refusal(look_at(with_old(scene))));
+}
+
+/*
+ * The replacement is cut off, and not repeated; the store is used with the new drive, and then one
+ * drive dies. Return: whether it was cut.
+ */
+static bool lose_after_cut(unsigned count, uint64_t point, uint32_t unit, unsigned *used)
+{
+	struct scene scene;
+	bool cut;
+
+	if (!is_decided_by_cut(&scene, count, point, unit, &cut))
+		return cut;
+	++*used;
+	assert_ok(open_these(with_fresh(&scene), 2, false));
+	lose_each(&scene, 3);
+	return cut;
+}
+
+CASE_WITH(test_a_drive_is_lost_after_a_cut, NULL, tear_down)
+{
+	for (unsigned count = 2; count <= 3; count++)
+		for (unsigned unit = 0; unit < SPW_ARRAY_LEN(units); unit++) {
+			unsigned used = 0;
+
+			for (uint64_t point = 1; lose_after_cut(count, point, units[unit], &used);)
+				point++;
+			assert_true(used > 4);
+		}
+}
+
+/* The first replacement of three drives that is decided by its cut. */
+static struct scene cut_and_decided(void)
+{
+	struct scene scene;
+	bool cut = true, decided = false;
+
+	for (uint64_t point = 1; !decided; point++) {
+		assert_true(cut);
+		decided = is_decided_by_cut(&scene, 3, point, 4096, &cut);
+	}
+	return scene;
+}
+
+/* The new drive is not used before it is complete; the others go on without it. */
+CASE_WITH(test_it_cannot_be_completed, NULL, tear_down)
+{
+	for (enum spw_op op = SPW_WRITE; op <= SPW_FLUSH; op++)
+		for (uint32_t nth = 1; nth <= 2; nth++) {
+			struct scene scene = cut_and_decided();
+
+			fail_nth(scene.fresh, op, nth, -EIO);
+			expect_refusal(-EIO, "run spillway replace again",
+				       open_these(with_fresh(&scene), 2, false));
+			close_store();
+			mend_all();
+			verify_both(others(&scene));
+			assert_ok(open_these(with_fresh(&scene), 2, false));
+			lose_each(&scene, 3);
+		}
+}
+
+/* Opened to be read only, it is used as it is, and nothing is written. */
+CASE_WITH(test_it_is_read_as_it_is, NULL, tear_down)
+{
+	struct scene scene = cut_and_decided();
+	size_t len = (size_t)sim_drives[scene.fresh].geometry.size_bytes;
+	uint8_t *before = sim_drive_image(&sim_drives[scene.fresh]), *after;
+
+	verify_both(with_fresh(&scene));
+	after = sim_drive_image(&sim_drives[scene.fresh]);
+	assert_memory_equal(after, before, len);
+	free(after);
+	free(before);
+}
+
+/* The first use after it, in which the new drive becomes complete, is cut off, too. */
+static bool cut_first_use(uint64_t first, uint64_t point, unsigned outcomes[2])
+{
+	struct scene scene;
+	uint64_t found;
+	bool cut;
+	int rc;
+
+	if (!is_decided_by_cut(&scene, 3, first, 4096, &cut))
+		return false;
+	sim_events = 0;
+	sim_cut_at = point;
+	rc = open_these(with_fresh(&scene), 2, false);
+	if (rc == 0)
+		rc = commit_copies(3, 2, 3, SPW_COMMIT_MIRRORED);
+	cut = sim_events >= point;
+	assert_true(rc == 0 || cut);
+	close_store();
+	power_on();
+	found = found_with(with_fresh(&scene));
+	assert_in_range(found, rc == 0 ? 3 : 2, 3);
+	outcomes[found - 2]++;
+	assert_ok(open_these(with_fresh(&scene), found, false));
+	lose_each(&scene, 4);
+	return cut;
+}
+
+CASE_WITH(test_the_first_use_after_a_cut_is_cut, NULL, tear_down)
+{
+	unsigned decided = 0, outcomes[2] = {0};
+
+	for (uint64_t first = 1; decided < 3; first++) {
+		struct scene scene;
+		bool cut;
+
+		if (!is_decided_by_cut(&scene, 3, first, 4096, &cut)) {
+			assert_true(cut);
+			continue;
+		}
+		decided++;
+		for (uint64_t point = 1; cut_first_use(first, point, outcomes);)
+			point++;
+	}
+	(void)printf("before %u, after %u\n", outcomes[0], outcomes[1]);
+	assert_true(outcomes[0] > 10 && outcomes[1] > 0);
+}
+
 /* ---- The drive that decided is replaced ---- */
 
 /*
