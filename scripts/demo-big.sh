@@ -2,8 +2,11 @@
 # SPDX-License-Identifier: MIT
 # scripts/demo-big.sh - trains a GPT several times larger than the memory it is given, kills it, goes on; called by `make demo-big`
 #
-# BIG_LIMIT=2G                  memory that the training is given, by a cgroup
-# BIG_LAYERS BIG_HIDDEN BIG_VOCABULARY BIG_SEQUENCE BIG_BATCH BIG_STEPS   the model (22, 1536, 16000, 128, 2, 6)
+# BIG_LIMIT=2G                  memory of the host that the training is given, by a cgroup; none: as much as there is, not as root
+# BIG_DEVICE=cpu                what computes, such as cuda; late is the device that the tests simulate, in this memory
+# BIG_DEVICE_LIMIT=             bytes of tensors on the device (a quarter of the training state)
+# BIG_IN_MEMORY=                1: train the model with everything in the device's memory, too, and compare
+# BIG_LAYERS BIG_HIDDEN BIG_VOCABULARY BIG_SEQUENCE BIG_BATCH BIG_STEPS   the model (22, 1536, 16000, 128, 2, 6; late: 12, 256, 1000)
 # BIG_CHART=build/demo-big.svg  where the picture goes
 # DEMO_DIR=/var/tmp             where four files as drives live meanwhile: a file system that takes O_DIRECT
 # PYTHON=                       an interpreter that has PyTorch, 2.1 or later (make demo-big: build/venv has one)
@@ -13,14 +16,19 @@ set -Eeuo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=${SPW_BUILD:-$root/build}
 limit=${BIG_LIMIT:-2G}
-layers=${BIG_LAYERS:-22}
-hidden=${BIG_HIDDEN:-1536}
-vocabulary=${BIG_VOCABULARY:-16000}
+device=${BIG_DEVICE:-cpu}
+defaults=(22 1536 16000)
+[ "$device" != late ] || defaults=(12 256 1000)
+layers=${BIG_LAYERS:-${defaults[0]}}
+hidden=${BIG_HIDDEN:-${defaults[1]}}
+vocabulary=${BIG_VOCABULARY:-${defaults[2]}}
 sequence=${BIG_SEQUENCE:-128}
 batch=${BIG_BATCH:-2}
 steps=${BIG_STEPS:-6}
 work=
 group=
+peak=none
+pid=
 
 die() {
     echo "demo-big: $*" >&2
@@ -32,6 +40,7 @@ clean_up() {
     local try
     trap '' INT TERM HUP
     disown -a # what is killed here is no news
+    [ -z "$pid" ] || kill -KILL "$pid" 2>/dev/null || true
     if [ -n "$group" ] && [ -d "$group" ]; then
         for ((try = 0; try < 50; try++)); do
             xargs -r kill -KILL <"$group/cgroup.procs" 2>/dev/null || true
@@ -65,7 +74,7 @@ make_group() {
 
 # Four files: parameters and state twice, and room for one step's activations.
 make_drives() {
-    local parameters=$((12 * hidden * hidden * layers + vocabulary * hidden)) index bytes
+    local index bytes
     bytes=$(((parameters * 12 * 5 / 2 + 40 * 4 * batch * sequence * hidden * layers) / 4 + (256 << 20)))
     bytes=$((bytes >> 20 << 20))
     drives=
@@ -77,9 +86,14 @@ make_drives() {
 
 # A training inside of the limit, in the background; its number is in $pid.
 train() {
-    bash -c 'echo $$ >"$1/cgroup.procs"; shift; exec "$@"' - "$group" "$python" "$root/python/examples/big.py" \
-        --devices "$drives" --layers "$layers" --hidden "$hidden" --vocabulary "$vocabulary" --sequence "$sequence" \
-        --batch "$batch" --steps "$steps" --every 1 --arena-bytes "${BIG_ARENA:-320MiB}" --json "$1" &
+    local file=$1 program=("$python")
+    shift
+    [ "$device" != late ] || program+=("$root/tests/device/on_late.py")
+    program+=("$root/python/examples/big.py" --devices "$drives" --layers "$layers" --hidden "$hidden"
+        --vocabulary "$vocabulary" --sequence "$sequence" --batch "$batch" --steps "$steps" --every 1
+        --arena-bytes "${BIG_ARENA:-320MiB}" --device "$device" --json "$file" "$@")
+    [ -z "$device_limit" ] || program+=(--device-limit "$device_limit")
+    bash -c '[ -z "$1" ] || echo $$ >"$1/cgroup.procs"; shift; exec "$@"' - "$group" "${program[@]}" &
     pid=$!
 }
 
@@ -104,18 +118,36 @@ export PYTHONPATH=$root/python${PYTHONPATH:+:$PYTHONPATH} PYTHONDONTWRITEBYTECOD
 export GLIBC_TUNABLES=glibc.malloc.mmap_threshold=65536:glibc.malloc.trim_threshold=131072
 export SPILLWAY_LIBRARY=$build/libspillway.so
 
+parameters=$((12 * hidden * hidden * layers + vocabulary * hidden))
+device_limit=
+if [ "$device" != cpu ]; then
+    device_limit=${BIG_DEVICE_LIMIT:-$((4 * parameters))} # parameters, gradients, two of AdamW: 16 bytes each
+    [[ $device_limit =~ ^[1-9][0-9]*$ ]] || die "BIG_DEVICE_LIMIT is a number of bytes, not '$device_limit'"
+fi
+if [ "$device" = late ]; then
+    late=$(PYTHON=$python "$root/tests/device/device.sh" --build "$build" --late)
+    export PYTHONPATH=$root/tests/device:$late:$PYTHONPATH
+fi
+
 trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 work=$(mktemp -d "${DEMO_DIR:-/var/tmp}/spillway-demo.XXXXXX")
-make_group
+[ "$limit" = none ] || make_group
 make_drives
 
-echo "== uninterrupted, in $limit of memory"
+if [ -n "${BIG_IN_MEMORY:-}" ]; then
+    echo "== everything in the memory of $device"
+    group='' device_limit='' train "$work/in_memory" --in-memory
+    wait "$pid" || die "the training failed; without BIG_IN_MEMORY= it is left out"
+    pid=
+fi
+echo "== uninterrupted, in $limit of memory${device_limit:+, $((device_limit >> 20)) MiB of $device}"
 "$build/spillway" format --devices "$drives"
 train "$work/whole"
 wait "$pid" || die "the training failed"
-cat "$group/$peak" >"$work/peak" 2>/dev/null || echo 0 >"$work/peak"
+pid=
+cat "${group:-/none}/$peak" >"$work/peak" 2>/dev/null || echo 0 >"$work/peak"
 
 echo "== the same, killed by SIGKILL in the middle of step $((steps / 2 + 1))"
 "$build/spillway" format --force --erase --devices "$drives" >/dev/null 2>&1 || die "the drives cannot be formatted again"
@@ -127,9 +159,12 @@ done
 sleep "$("$python" -c 'import json, sys; print(max(json.loads(line).get("seconds", 0) for line in open(sys.argv[1])) / 2)' "$work/killed")"
 kill -KILL "$pid"
 wait "$pid" 2>/dev/null || true
+pid=
 echo "== killed; started again"
 train "$work/resumed"
 wait "$pid" || die "the training failed"
+pid=
 
-"$python" -m spillway.demo.big "$work" --limit "$(cat "$group/memory.max" "$group/memory.limit_in_bytes" 2>/dev/null)" \
+[ -z "$group" ] || limit=$(cat "$group/memory.max" "$group/memory.limit_in_bytes" 2>/dev/null || true)
+"$python" -m spillway.demo.big "$work" --limit "${limit/none/0}" --device-limit "${device_limit:-0}" \
     --chart "${BIG_CHART:-$build/demo-big.svg}"

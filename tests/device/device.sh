@@ -160,6 +160,20 @@ sanitized() {
     fi
 }
 
+# big: the demonstration of a model larger than a device's memory, with the bits of one in its memory
+big() {
+    local rc=0
+    BIG_DEVICE=late BIG_LIMIT=none BIG_IN_MEMORY=1 BIG_STEPS=4 BIG_ARENA=64MiB BIG_CHART=$work/big.svg DEMO_DIR=$work \
+        PYTHON=$python SPW_BUILD=$(realpath "$build") "$root/scripts/demo-big.sh" >"$work/big.log" 2>&1 || rc=$?
+    if [ "$rc" -eq 0 ] && [ "$(grep -c 'losses:* identical to the last bit' "$work/big.log")" -eq 2 ]; then
+        echo "  ok   a model larger than the device's memory, killed and resumed, and one in its memory"
+        return
+    fi
+    sed 's/^/  /' "$work/big.log"
+    echo "  FAILED a model larger than the device's memory (status $rc)"
+    return 1
+}
+
 if [ -n "$host_time" ]; then
     mkdir -p "$build/bench"
     run host_time host_time.py --out "$build/bench" || rc=$?
@@ -198,6 +212,7 @@ pids=()
 if [ -z "$gpu" ]; then
     promise drives && passed=$((passed + 1)) || failed=$((failed + 1))
     promise host --host-bytes "$PROMISE_HOST" && passed=$((passed + 1)) || failed=$((failed + 1))
+    big && passed=$((passed + 1)) || failed=$((failed + 1))
 fi
 if [ -z "$fixed" ]; then
     share=$(((seeds + jobs - 1) / jobs))

@@ -13,7 +13,7 @@ build=$1
 kit=$(mktemp -d "${TMPDIR:-/tmp}/spillway-kit.XXXXXX")
 trap 'rm -rf "$kit"' EXIT
 top=$kit/spillway-gpu
-mkdir -p "$top/build" "$top/python" "$top/tests"
+mkdir -p "$top/build" "$top/python/examples" "$top/tests" "$top/scripts"
 
 tests/device/simulated.sh "$build/simulated.so"
 scripts/bundle.sh "$top/build" "$build/libspillway.so" "$build/spillway" "$build/simulated.so" >/dev/null
@@ -21,6 +21,8 @@ ln -s libspillway.so "$top/build/libspillway.so.0"
 cp -r python/spillway "$top/python/"
 cp "$build/_hooks.abi3.so" "$top/python/spillway/"
 cp -r tests/device "$top/tests/"
+cp scripts/demo-big.sh scripts/python-with.sh "$top/scripts/"
+cp python/examples/big.py "$top/python/examples/"
 cp LICENSE "$top/"
 find "$top" -name '__pycache__' -prune -exec rm -rf {} +
 touch "$top/build/simulated.so" # is newer than its source

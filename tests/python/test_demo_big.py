@@ -59,6 +59,43 @@ def test_another_bit_is_a_fault(runs):
     assert "DIFFERENT - this is a fault" in done.stdout
 
 
+def on_device(folder, peak, **in_memory):
+    """The runs of runs(), on a device with this peak of bytes; and one in its memory."""
+    with (folder / "whole").open("a") as file:
+        file.write(json.dumps({"device_peak_bytes": peak}) + "\n")
+    lines = [step(1, 9.0, seconds=2.0), step(2, 8.0, seconds=2.0),
+             step(3, in_memory.get("loss", 7.5), seconds=2.0), {"device_peak_bytes": 9 * GIB}]
+    (folder / "in_memory").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return run_python("-m", "spillway.demo.big", str(folder), "--device-limit", str(2 * GIB),
+                      "--chart", str(folder / "chart.svg"))
+
+
+def test_a_device_is_shown_beside_training_in_its_memory(runs):
+    folder = runs()
+    done = on_device(folder, GIB)
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    assert "together 8.50 GiB 4.2 times the device's limit" in said
+    assert "most used 1.00 GiB 50% of it" in said
+    assert "in memory: 9.00 GiB of the device, a step of 2.00 s; with spillway 4.00 s, 2.00 of it" \
+        in said
+    assert said.count("identical to the last bit") == 2
+    assert "of the cgroup" not in said
+    assert "most used 1.00" in (folder / "chart.svg").read_text()
+
+
+def test_a_device_that_rounds_otherwise_is_said(runs):
+    done = on_device(runs(), GIB, loss=7.25)
+    assert done.returncode == 0, done.stderr
+    assert "losses differ from step 3 on" in done.stdout
+
+
+def test_more_on_the_device_than_its_limit_is_a_fault(runs):
+    done = on_device(runs(), 2 * GIB + 1)
+    assert done.returncode == 1
+    assert "more on the device than its limit - this is a fault" in done.stdout
+
+
 def test_a_run_without_a_step_is_said(runs):
     folder = runs()
     (folder / "killed").write_text("")

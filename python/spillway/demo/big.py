@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: MIT
 # spillway/demo/big.py - report on the demonstration of a model larger than memory
-"""Reads what python/examples/big.py has written of three runs: whole, killed, resumed. Exit code 1
-when the losses are not identical."""
+"""Reads what python/examples/big.py has written of three runs: whole, killed, resumed; and of one
+with everything in memory, if there is one. Exit code 1 when the losses of the three are not
+identical, or a device had more bytes of tensors than the limit."""
 from __future__ import annotations
 
 import argparse
 import json
 import signal
+import statistics
 import sys
 from pathlib import Path
 from typing import Any, Dict, List
@@ -26,8 +28,12 @@ def steps_of(run: Run) -> Dict[int, Dict[str, Any]]:
     return {line["step"]: line for line in run if "step" in line}
 
 
+def field_of(run: Run, name: str) -> int:
+    return next((int(line[name]) for line in run if name in line), 0)
+
+
 def _gib(count: float) -> str:
-    return f"{count / GIB:.2f} GiB"
+    return f"{count / GIB:.2f} GiB" if count >= GIB else f"{count / (1 << 20):.1f} MiB"
 
 
 def parts_of(model: Dict[str, Any]) -> Dict[str, int]:
@@ -37,19 +43,24 @@ def parts_of(model: Dict[str, Any]) -> Dict[str, int]:
             "activations": model["activation_bytes"]}
 
 
-def sizes(model: Dict[str, Any], limit: int, peak: int) -> List[str]:
-    """Lines with the size of each part, and where it is stored."""
-    where = ("on the drives; in memory while used", "in memory until their tile is stepped",
-             "on the drives", "on the drives, as the plan says")
-    parts = parts_of(model)
-    lines = [f"{name:16s}{_gib(count):>12s}   {place}"
-             for (name, count), place in zip(parts.items(), where)]
-    total = sum(parts.values())
-    lines.append(f"{'together':16s}{_gib(total):>12s}   {total / limit:.1f} times the limit")
-    lines.append(f"{'limit':16s}{_gib(limit):>12s}   of the cgroup")
+def _within(name: str, total: int, limit: int, peak: int, whose: str) -> List[str]:
+    """Lines of a limit of memory, 0 where there is none, and what was used of it, 0 if unknown."""
+    if not limit:
+        return []
+    lines = [f"{'together':16s}{_gib(total):>12s}   {total / limit:.1f} times the {name}"] \
+        if total > limit else []
+    lines.append(f"{name:16s}{_gib(limit):>12s}   {whose}")
     if peak:
         lines.append(f"{'most used':16s}{_gib(peak):>12s}   {peak / limit:.0%} of it")
     return lines
+
+
+def sizes(model: Dict[str, Any]) -> List[str]:
+    """Lines with the size of each part, and where it is stored."""
+    where = ("on the drives; in memory while used", "in memory until their tile is stepped",
+             "on the drives", "on the drives, as the plan says")
+    return [f"{name:16s}{_gib(count):>12s}   {place}"
+            for (name, count), place in zip(parts_of(model).items(), where)]
 
 
 def table(whole: Run, killed: Run, resumed: Run) -> List[str]:
@@ -95,10 +106,25 @@ def chart(model: Dict[str, Any], limit: int, peak: int) -> str:
                      limit / GIB, f"limit {limit / GIB:.2f}")
 
 
+def beside(whole: Run, in_memory: Run) -> List[str]:
+    """What the same training takes with everything in memory, of the device if there is one."""
+    ours, theirs = steps_of(whole), steps_of(in_memory)
+    differs = next((number for number, line in ours.items()
+                    if line["loss_hex"] != theirs[number]["loss_hex"]), 0)
+    seconds, other = (statistics.median(line["seconds"] for line in run.values())
+                      for run in (ours, theirs))
+    peak = field_of(in_memory, "device_peak_bytes")
+    return [f"in memory: {_gib(peak) + ' of the device, ' if peak else ''}a step of {other:.2f} s; "
+            f"with spillway {seconds:.2f} s, {seconds / other:.2f} of it",
+            "           losses " + (f"differ from step {differs} on, by how the device rounds "
+                                    "(STATE.md, Bits)" if differs else "identical to the last bit")]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m spillway.demo.big", description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--limit", type=int, required=True, help="of memory, in bytes")
+    parser.add_argument("--limit", type=int, default=0, help="of memory of the host, in bytes")
+    parser.add_argument("--device-limit", type=int, default=0, help="of tensors on the device")
     parser.add_argument("--chart", type=Path, help="file for the picture (SVG)")
     args = parser.parse_args()
     runs = [read(args.folder / name) for name in ("whole", "killed", "resumed")]
@@ -106,15 +132,25 @@ def main() -> int:
         print("one of the runs has made no step", file=sys.stderr)
         return 1
     same = are_identical(*runs)
-    resumed = next((line["resumed"] for line in runs[2] if "resumed" in line), 0)
+    resumed = field_of(runs[2], "resumed")
     model = next(line for line in reversed(runs[0]) if "parameter_bytes" in line)
+    total = sum(parts_of(model).values())
     peak = int((args.folder / "peak").read_text())
-    print("\n" + "\n".join([*sizes(model, args.limit, peak), "", *table(*runs), "",
+    on_device = max(field_of(run, "device_peak_bytes") for run in runs)
+    lines = [*sizes(model), *_within("limit", total, args.limit, peak, "of the cgroup"),
+             *_within("device's limit", total, args.device_limit, on_device, "of its tensors")]
+    if (args.folder / "in_memory").exists():
+        lines += ["", *beside(runs[0], read(args.folder / "in_memory"))]
+    print("\n" + "\n".join([*lines, "", *table(*runs), "",
                             f"went on after step {resumed}, the last that was committed",
                             "losses: " + ("identical to the last bit" if same else
                                           "DIFFERENT - this is a fault"), bound(runs[0])]))
-    if args.chart:
-        args.chart.write_text(chart(model, args.limit, peak))
+    if args.device_limit and on_device > args.device_limit:
+        print("more on the device than its limit - this is a fault")
+        same = False
+    if args.chart and (args.device_limit or args.limit):
+        shown = (args.device_limit, on_device) if args.device_limit else (args.limit, peak)
+        args.chart.write_text(chart(model, *shown))
         print(f"picture: {args.chart}")
     return 0 if same else 1
 
