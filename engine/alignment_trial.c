@@ -21,8 +21,8 @@ static void fill(uint8_t *bytes, size_t len, uint64_t seed)
 }
 
 /* Write from one buffer, read to another. Return: 0; -EBADMSG wrong bytes; -errno. */
-static int move(const struct spw_device *device, uint8_t *from, uint8_t *to, size_t len,
-		uint64_t offset_bytes, uint64_t seed)
+static int round_trip(const struct spw_device *device, uint8_t *from, uint8_t *to, size_t len,
+		      uint64_t offset_bytes, uint64_t seed)
 {
 	int rc;
 
@@ -34,15 +34,15 @@ static int move(const struct spw_device *device, uint8_t *from, uint8_t *to, siz
 	return rc == 0 && memcmp(from, to, len) != 0 ? -EBADMSG : rc;
 }
 
-/* Write from @odd and read to @pages, then the reverse; both have @len bytes. */
-static int try_both_ways(const struct spw_device *device, uint8_t *pages, uint8_t *odd, size_t len,
-			 uint64_t offset_bytes)
+/* Write from @unaligned and read back into @aligned, then the reverse; both have @len bytes. */
+static int try_both_ways(const struct spw_device *device, uint8_t *aligned, uint8_t *unaligned,
+			 size_t len, uint64_t offset_bytes)
 {
 	/* new bytes each time: those of an earlier trial must not pass */
 	uint64_t seed = spw_clock_ns();
-	int rc = move(device, odd, pages, len, offset_bytes, seed);
+	int rc = round_trip(device, unaligned, aligned, len, offset_bytes, seed);
 
-	return rc ? rc : move(device, pages, odd, len, offset_bytes, seed + 1);
+	return rc ? rc : round_trip(device, aligned, unaligned, len, offset_bytes, seed + 1);
 }
 
 int spw_engine__trial_alignment(const struct spw_device *device, uint64_t offset_bytes,

@@ -177,7 +177,7 @@ void spw_store__pool_call(struct spw_store *store)
 
 /* ---- The helpers' side ---- */
 
-void spw_store__pool_give(struct spw_taker *taker, struct transfer *transfer)
+void spw_store__pool_run(struct spw_taker *taker, struct transfer *transfer)
 {
 	SPW_ASSERT(transfer->posted); /* the helper owns it (POOL-1) */
 	spw_store__job_run(transfer);
@@ -208,7 +208,7 @@ static void *helper_main(void *argument)
 		struct transfer *transfer = spw_store__pool_take(self);
 
 		if (transfer)
-			spw_store__pool_give(self, transfer);
+			spw_store__pool_run(self, transfer);
 		else
 			sleep_until_called(pool);
 	}

@@ -96,6 +96,6 @@ bool spw_store__pool_waits(const struct spw_checksum_pool *pool);
 /* Take a transfer from the rings. Return: NULL: the rings are empty. */
 struct transfer *spw_store__pool_take(struct spw_taker *taker);
 /* Helper: run the job and return the transfer to the worker. */
-void spw_store__pool_give(struct spw_taker *taker, struct transfer *transfer);
+void spw_store__pool_run(struct spw_taker *taker, struct transfer *transfer);
 
 #endif

@@ -214,7 +214,7 @@ static unsigned find_needs(const struct drive *drives, char needs[NEEDS_MAX][256
 			       "more locked memory: the limit here is %s, a store registers %s; as "
 			       "long as "
 			       "%.64s has less (ulimit -l), each transfer pins its own pages; "
-			       "docs/INSTALL.md, Rights",
+			       "docs/INSTALL.md, Permissions",
 			       SPW_SIZE_TEXT(locked.rlim_cur), SPW_SIZE_TEXT(opts.arena_bytes),
 			       user);
 	return count;

@@ -85,7 +85,7 @@ static int read_failed(const struct reader *reader)
 			 reader->path, reader->line_number, words);
 }
 
-/* Read a line into reader->object. Return: 1; 0 at the end of the file; -errno. */
+/* Read and parse the next line into reader->object. Return: 1; 0 at the end of the file; -errno. */
 static int next_line(struct reader *reader)
 {
 	json_error_t error;

@@ -146,8 +146,9 @@ static bool function_is_wanted_back(struct spw_vfio_link *link)
 	return event.fd >= 0 && poll(&event, 1, 0) == 1;
 }
 
-/* Enable access to the registers, and DMA by the device if @on. Both are off after open. */
-static int set_bus_master(struct spw_vfio_function *f, bool on)
+/* Enable access to the registers, and DMA by the device if @dma, else disable that. Both are off
+ * after open. */
+static int set_pci_command(struct spw_vfio_function *f, bool dma)
 {
 	struct vfio_region_info info = {.argsz = sizeof(info),
 					.index = VFIO_PCI_CONFIG_REGION_INDEX};
@@ -161,7 +162,7 @@ static int set_bus_master(struct spw_vfio_function *f, bool on)
 	if (pread(f->fd, &command, sizeof(command), at) != sizeof(command))
 		return spw_error(-EIO, "pci:%s: its configuration cannot be read", f->link.address);
 	command |= PCI_COMMAND_MEMORY | PCI_COMMAND_MASTER;
-	if (!on)
+	if (!dma)
 		command &= (uint16_t)~PCI_COMMAND_MASTER;
 	if (pwrite(f->fd, &command, sizeof(command), at) != sizeof(command))
 		return spw_error(-EIO, "pci:%s: its configuration cannot be written",
@@ -171,7 +172,7 @@ static int set_bus_master(struct spw_vfio_function *f, bool on)
 
 static int function_let_transfer(struct spw_vfio_link *link)
 {
-	return set_bus_master((struct spw_vfio_function *)link, true);
+	return set_pci_command((struct spw_vfio_function *)link, true);
 }
 
 static void function_cut(struct spw_vfio_link *link)
@@ -182,7 +183,7 @@ static void function_cut(struct spw_vfio_link *link)
 	if (f->fd < 0)
 		return;
 	/* Needed if a forked child keeps the descriptor. Fails if the device is gone: ignored. */
-	(void)set_bus_master(f, false);
+	(void)set_pci_command(f, false);
 	/* Threads may still ring doorbells: replace the mapping, which keeps the device open. */
 	memory = mmap(registers, link->registers_bytes, PROT_READ | PROT_WRITE,
 		      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
@@ -311,7 +312,7 @@ int spw_vfio__link_open(const char *address, struct spw_vfio_link **link)
 		ret = map_registers(f);
 	/* Enables the registers. Bus mastering stays off until the controller is reset. */
 	if (ret == 0)
-		ret = set_bus_master(f, false);
+		ret = set_pci_command(f, false);
 	if (ret) {
 		function_close(&f->link);
 		return ret;

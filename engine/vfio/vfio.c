@@ -168,7 +168,7 @@ static void forget_holding(struct holding *h)
 }
 
 /* Close a controller without namespaces. Called with the lock held, released for the shutdown. */
-static void close_unless_open(struct holding *h)
+static void close_controller_if_unused(struct holding *h)
 {
 	if (h->namespaces)
 		return;
@@ -281,7 +281,7 @@ static int open_namespace(struct spw_vfio_namespace *ns, const char *address)
 	if (ret == 0)
 		add_namespace(h, ns);
 	else
-		close_unless_open(h);
+		close_controller_if_unused(h);
 	return ret;
 }
 
@@ -334,7 +334,7 @@ static void close_namespace(struct spw_vfio_namespace *ns)
 		*at = ns->next;
 		break;
 	}
-	close_unless_open(h);
+	close_controller_if_unused(h);
 	(void)pthread_mutex_unlock(&lock);
 	while ((l = ns->locks) != NULL) {
 		ns->locks = l->next;

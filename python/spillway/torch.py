@@ -23,7 +23,7 @@ since it was saved, also a backward function that was given it. So does spillway
 are. Changes that PyTorch does not count (through .data, through NumPy) are not seen here either.
 
 Steps that rest. Where the plan moves nothing, most steps run without hooks: docs/GUIDE.md, *Steps
-that rest*.
+without hooks*.
 
 Errors. A failure in the backward pass (a drive fails, the store was closed) raises SpillwayError;
 PyTorch 1.13 turns it into a RuntimeError with the same text. Wrong bytes never reach autograd.

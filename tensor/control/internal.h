@@ -88,7 +88,7 @@ struct recording {
 	uint32_t count, scope_count, plannable, drains;
 	uint64_t forward_ns, backward_ns;
 	uint64_t takes;
-	bool is_short; /* not all of the step had room */
+	bool is_truncated; /* not all of the step had room */
 };
 
 /* Why the next step gets a plan of its own. */

@@ -203,7 +203,7 @@ void spw_control__recording_begin(struct control *control)
 	control->recording = control->records;
 	now->count = now->scope_count = now->plannable = now->drains = 0;
 	now->forward_ns = now->backward_ns = now->takes = 0;
-	now->is_short = false;
+	now->is_truncated = false;
 }
 
 void spw_control__recording_end(struct control *control)
@@ -236,7 +236,7 @@ uint32_t spw_control__recording_scope(struct control *control, uint64_t key)
 	if (control->scope != NO_SCOPE && control->scope != control->stage_scope)
 		now->scopes[control->scope].has_scopes = true;
 	if (now->scope_count == control->scopes_max) {
-		now->is_short = true;
+		now->is_truncated = true;
 		return NO_SCOPE;
 	}
 	depth = key == 0 || control->scope == NO_SCOPE ? 0 : now->scopes[control->scope].depth + 1;
@@ -280,7 +280,7 @@ struct recorded *spw_control__recording_offer(struct control *control, struct tr
 	if (!control->recording)
 		return NULL;
 	if (now->count == control->tensors_max || control->scope == NO_SCOPE) {
-		now->is_short = true;
+		now->is_truncated = true;
 		return NULL;
 	}
 	recorded = &now->tensors[now->count];

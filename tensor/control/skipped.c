@@ -100,7 +100,7 @@ static void skip_tensor(struct control *control, uint32_t which, uint32_t scope)
 	struct recorded *recorded = &now->tensors[now->count];
 
 	if (now->count == control->tensors_max) {
-		now->is_short = true;
+		now->is_truncated = true;
 		return;
 	}
 	*recorded = *was;
@@ -120,7 +120,7 @@ static void skip_tensor(struct control *control, uint32_t which, uint32_t scope)
 	spw_control__cursor_skipped(control, which);
 }
 
-/* The scopes of the reference from @from up to @to are not in this step. */
+/* This step skipped the reference's scopes from @from up to @to: record them as skipped. */
 static void skip_scopes(struct control *control, uint32_t from, uint32_t to)
 {
 	const struct recording *reference = &control->signature->reference;
@@ -129,7 +129,7 @@ static void skip_scopes(struct control *control, uint32_t from, uint32_t to)
 	uint32_t first = now->scope_count;
 
 	if (to - from > control->scopes_max - first) {
-		now->is_short = true;
+		now->is_truncated = true;
 		return;
 	}
 	for (uint32_t s = from; s < to; s++) {
@@ -240,7 +240,7 @@ static void skip_places(struct control *control, uint32_t scope, uint32_t until)
 		uint32_t which = reference->members[was->first + place];
 
 		skip_tensor(control, which, scope);
-		if (now->is_short)
+		if (now->is_truncated)
 			return;
 		now->tensors[now->count - 1].pack_ns = spw_control__recording_event_ns(control);
 		now->scopes[scope].bytes += reference->tensors[which].bytes;

@@ -84,7 +84,7 @@ static enum plan_reason fixed_step_ended(struct control *control, bool missing)
 
 	count->steps_fixed++;
 	count->plan_mismatches += missing;
-	if (control->now.is_short) {
+	if (control->now.is_truncated) {
 		count->recordings_short++;
 		spw_notice(control->opts.notices, CONTROL_NOTICE_SHORT,
 			   "a step of more than %u tensors or %u scopes is not planned: "
@@ -215,7 +215,7 @@ bool spw_control__step_ended(struct control *control)
 		reason = followed ? planned_step_ended(control, replaced)
 				  : fixed_step_ended(control, planned);
 	}
-	if (control->now.takes > 0 && !control->broke_off && !control->now.is_short)
+	if (control->now.takes > 0 && !control->broke_off && !control->now.is_truncated)
 		spw_control__device_clock_belongs(control);
 	if (reason != PLAN_REASON_NONE)
 		plan_begin(control, reason);

@@ -35,7 +35,7 @@ static bool helpers_turn(bool sleeps)
 			held[i].transfer = spw_store__pool_take(&pool->each[i]);
 			held[i].turns = sim_below(&random_state, HELD_TURNS);
 		} else if (held[i].transfer && (all || held[i].turns-- == 0)) {
-			spw_store__pool_give(&pool->each[i], held[i].transfer);
+			spw_store__pool_run(&pool->each[i], held[i].transfer);
 			held[i].transfer = NULL;
 		}
 	}

@@ -28,7 +28,7 @@ static bool take_all(bool sleeps)
 static void give(void)
 {
 	assert_true(held_count > 0);
-	spw_store__pool_give(&store->pool->each[0], held[0]);
+	spw_store__pool_run(&store->pool->each[0], held[0]);
 	memmove(&held[0], &held[1], --held_count * sizeof(held[0]));
 }
 

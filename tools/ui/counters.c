@@ -108,7 +108,7 @@ static const char *value_text(char buf[64], const struct spw_counter *counter, u
 	return tool_format(buf, 64, "%ju", (uintmax_t)value);
 }
 
-/* Print the counters of a group that are not 0, in lines of WIDTH_MAX, after the group's name. */
+/* Print a group's counters that are not 0 after its name, wrapped at WIDTH_MAX columns. */
 static void print_group(enum spw_counted counted, const char *group, const void *stats, FILE *out)
 {
 	struct spw_counter counter;

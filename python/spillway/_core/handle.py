@@ -89,7 +89,7 @@ class Handle:
             self._close()
 
     def _before_close(self) -> None:
-        """Its last use, by close(); a store's is before its caches close."""
+        """Runs while the handle is still valid. A store calls it of its dependents first."""
 
     def _close(self) -> None:
         handle, self._handle = self._handle, None

@@ -39,7 +39,7 @@ class LibraryLog:
         """The ring before, if there is one, stays: handles of a parent process name it."""
         self._ring = c_void_p()
         write = ctypes.cast(self._library.spw_log_ring_write, c_void_p)
-        # Silence rather than no child where there is no memory.
+        # Without memory nothing is logged, rather than fork() fail.
         made = self._library.spw_log_ring_open(_LINES, ctypes.byref(self._ring)) == 0
         self.sink = self._sink_type(write, self._ring) if made else self._sink_type()
 

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("spillway")
 
-# Of a discarded tensor: its checksums, and which part of the storage they cover.
-Given = Tuple[List[Tensor], int, int]
+# Of a discarded tensor: its checksums, and the bytes of its storage that they cover: begin, length.
+DiscardedChecksums = Tuple[List[Tensor], int, int]
 
 
 class DeviceTensors(hooks.OnDevice):  # type: ignore[misc]
@@ -90,7 +90,7 @@ class DeviceTensors(hooks.OnDevice):  # type: ignore[misc]
 
     # ---- Recomputing -----------------------------------------------------------------------------
 
-    def _checksums_of(self, tensor: Tensor, begin: int, length: int) -> Optional[Given]:
+    def _checksums_of(self, tensor: Tensor, begin: int, length: int) -> Optional[DiscardedChecksums]:
         """Checksums of a discarded tensor. None: no memory for them."""
         try:
             return checksums_of(tensor, begin, length), begin, length
@@ -98,7 +98,7 @@ class DeviceTensors(hooks.OnDevice):  # type: ignore[misc]
             _log.warning("a tensor cannot be discarded: %s", str(error))
             return None
 
-    def _compare(self, frame: "Frame", given: Given, tensor: Tensor) -> Verdict:
+    def _compare(self, frame: "Frame", given: DiscardedChecksums, tensor: Tensor) -> Verdict:
         """Compare the checksums with those of the recomputed tensor.
 
         :raises ValueError: it differs in more than its bytes

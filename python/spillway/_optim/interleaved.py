@@ -201,7 +201,7 @@ class Interleaved:
     # ---- The end ---------------------------------------------------------------------------------
 
     def _before_close(self) -> None:
-        """As of a Handle, which a store closes first."""
+        """Called by the store before it closes. Nothing is to be done here."""
 
     def close(self) -> None:
         """By the store, or the optimizer."""

@@ -510,7 +510,7 @@ class Parameters(Owner):
     # ---- Closing ---------------------------------------------------------------------------------
 
     def _before_close(self) -> None:
-        """A method of handles, which a store closes before itself."""
+        """Called by the store before it closes. Nothing is to be done here."""
 
     def close(self) -> None:
         """Called by the store. Parameters in memory stay there; using others raises an error."""

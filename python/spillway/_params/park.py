@@ -280,7 +280,7 @@ class Parked:
         self.unpark()
 
     def close(self) -> None:
-        """A method of handles, which a store closes before itself."""
+        """Called by the store before it closes. Nothing is to be done here."""
 
     def __del__(self) -> None:
         if not getattr(self, "closed", True):

@@ -47,7 +47,7 @@ def _own_bytes(module: nn.Module) -> int:
     return sum(param.numel() * param.element_size() for param in module.parameters())
 
 
-def _saved(model: nn.Module, scopes: Sequence[nn.Module], inputs: Sequence[Tensor],
+def _measure_forward(model: nn.Module, scopes: Sequence[nn.Module], inputs: Sequence[Tensor],
            ) -> Tuple[int, int, float]:
     """(bytes that a forward pass saves, those of the largest scope, operations of a forward pass):
     by running it. Storages count once; parameters do not.
@@ -124,7 +124,7 @@ def model_of(name: str, words: Sequence[str], micro_batches: int) -> Model:
         raise ValueError(f"{name}: its parameters have elements of {len(lengths)} lengths; plan "
                          "for one")
     (element_bytes, count), = lengths.items()
-    activation, largest, flops = _saved(model, scopes, inputs_of(words))
+    activation, largest, flops = _measure_forward(model, scopes, inputs_of(words))
     # A backward pass computes twice what the forward pass does.
     return Model(name, count, element_bytes, max(map(_own_bytes, scopes)),
                  element_bytes * max(param.numel() for param in model.parameters()), activation,
