@@ -434,7 +434,8 @@ def loaded(part):
 
 @needs
 @pytest.mark.parametrize("convert, how", [(scripted, "offload"), (traced, "offload"),
-                                          (loaded, "offload"), (scripted, "materialize")])
+                                          (loaded, "offload"), (scripted, "materialize"),
+                                          (traced, "materialize"), (loaded, "materialize")])
 def test_parameters_of_torchscript_stay_in_memory(store, convert, how):
     """What runs it asks no class of parameters for their bytes."""
     def made_with_parts():
@@ -452,6 +453,23 @@ def test_parameters_of_torchscript_stay_in_memory(store, convert, how):
     names = {name for name, param in ours.named_parameters() if place_in(param) is not None}
     assert names == {"0.weight", "2.weight", "4.weight", "5.weight"}
     expect_the_same_steps(plain, ours, off)
+
+
+@needs
+@pytest.mark.parametrize("convert", [scripted, traced])
+def test_a_model_on_drives_becomes_torchscript(store, convert):
+    """What it becomes has the same parameters, so it is trained further with the model."""
+    torch.manual_seed(11)
+    plain = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(6)))
+    ours = copy.deepcopy(plain)
+    off = on_drives(store, ours, 200 << 10)
+    part, our_part = convert(plain[2:]), convert(ours[2:])
+    names = {name for name, param in ours.named_parameters() if place_in(param) is not None}
+    assert names == {"0.weight", "1.weight"}
+    expect_the_same_steps(plain, ours, off)
+    x = torch.randn(2, WIDTH)
+    with torch.no_grad():
+        assert torch.equal(part(x), our_part(x))
 
 
 class OfFunctions(nn.Module):

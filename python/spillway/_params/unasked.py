@@ -12,7 +12,8 @@ Modules of PyTorch that have a fast path in evaluation, whose last bits are othe
 with arguments that have a class of their own, and ask has_torch_function() for that.
 
 Functions of TorchScript are called without asking the classes of their arguments, unlike methods of
-its modules."""
+its modules. Its modules ask no class for the bytes of their own parameters. So what it makes a
+module of has ordinary parameters from then on, before tracing runs it."""
 from __future__ import annotations
 
 import functools
@@ -36,6 +37,7 @@ def install() -> None:
     _replace(torch.utils, "swap_tensors", _of_ordinary)
     _replace(torch.overrides, "has_torch_function", _of_others)
     _replace(torch.jit.ScriptFunction, "__call__", _of_parameters)
+    _replace(torch.jit._recursive, "create_script_module", _of_memory)
     for module, name in _WRAPS:
         _replace(sys.modules.get(module), name, _of_view)
 
@@ -94,6 +96,18 @@ def _of_parameters(call: Callable[..., Any]) -> Callable[..., Any]:
         return call_with(of_torchscript, args, kwargs)
 
     return called
+
+
+def _of_memory(create: Callable[..., Any]) -> Callable[..., Any]:
+    def create_script_module(nn_module: Any, *args: Any, **kwargs: Any) -> Any:
+        for param in nn_module.parameters():
+            if _is_on_drives(param):
+                place = param._spillway_place
+                place.owner.release(param, place)
+                _log.info("%s stays in memory: TorchScript uses it", place.on_drives.name)
+        return create(nn_module, *args, **kwargs)
+
+    return create_script_module
 
 
 def _of_view(wrap: Callable[..., Any]) -> Callable[..., Any]:
