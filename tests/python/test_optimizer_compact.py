@@ -414,6 +414,32 @@ def test_parameters_are_changed_between_a_step_and_its_commit(caplog):
     assert "group0.param4[0:" in caplog.text
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_whole_masters_say_what_they_lose(dtype, caplog):
+    """Of parameters that something else has changed. What is the same again, what the optimizer
+    itself has loaded or not stepped yet, is not spoken of."""
+    one, other = made(((500,), (90, 4)), dtype)
+    ours, plain = over(one, tile=128, masters=True), over(other, tile=128, masters=True)
+    with torch.no_grad():
+        for params in (one, other):
+            params[1].mul_(2)
+    stepped((one, ours), (other, plain), 2)
+    before = [param.detach().clone() for param in one]
+    with torch.no_grad():
+        one[1].view(-1)[200] += 1
+        one[1].copy_(before[1])
+    ours.load_state_dict(ours.state_dict())
+    stepped((one, ours), (other, plain), 1)
+    assert "was changed" not in caplog.text
+    with torch.no_grad():
+        one[1].view(-1)[200] += 1
+    stepped((one, ours), (other, plain), 2)
+    said, = (line for line in caplog.messages if "was changed" in line)
+    assert said.startswith("group0.param1[") and "loses that change" in said
+    assert_same([param.detach() for param in one], [param.detach() for param in other])
+    assert_same(of(ours), of(plain))
+
+
 def test_a_commit_while_averaged_weights_are_swapped_in(caplog):
     """It has these, as its message says; never their upper halves with the lower ones of others.
     Once the trained ones are back, so are their masters."""

@@ -102,7 +102,7 @@ class Masters:
         # The checksums of the weights that compact ones belong to, as far as they were seen.
         self._sums: Dict[Tuple[str, int], int] = {}
         self._scratch = Scratch()
-        self._said_changed = self._said_nan = False
+        self._said_changed = self._said_lost = self._said_nan = False
 
     def forget(self) -> None:
         """All come from the parameters again."""
@@ -150,6 +150,21 @@ class Masters:
                 else:
                     self._say_changed(tile, number)
         return {**taken.views, MASTER: masters}
+
+    def look_at(self, tile: Tile, pieces: Sequence[Piece], views: Dict[str, Tensor]) -> None:
+        """Before a step: say once what of these pieces something else has changed, and the step
+        will lose. Of parameters in host memory: others would have to be copied for it."""
+        if self._said_lost or MASTER not in views or master_is_compact(tile):
+            return
+        for piece in pieces:
+            flat = flat_of(self._params[piece.parameter])
+            if flat is not None and (tile.name, piece.offset) in self._there:
+                rounded = self._scratch.of("rounded", flat.dtype, piece.stop - piece.start)
+                rounded.copy_(views[MASTER][piece.offset:piece.end])
+                weights = flat[piece.start:piece.stop]
+                if not torch.equal(rounded.view(torch.int16), weights.view(torch.int16)):
+                    self._say_lost(tile, tile.pieces.index(piece))
+                    return
 
     def keep(self, tile: Tile, taken: Taken, views: Dict[str, Tensor],
              stepped: Optional[Sequence[Piece]] = None) -> None:
@@ -210,6 +225,14 @@ class Masters:
             _log.warning("%s was changed since the optimizer has stepped it: its elements are the "
                          "masters now, as they are. This is said once, of the first",
                          _name(tile, number))
+
+    def _say_lost(self, tile: Tile, number: int) -> None:
+        self._said_lost = True
+        _log.warning("%s was changed since the optimizer has stepped it, such as by "
+                     "load_state_dict() of the model. Its float32 master was not, so this step "
+                     'loses that change: masters="compact" takes those of bfloat16 parameters, '
+                     "load_state_dict() of the optimizer all. This is said once, of the first",
+                     _name(tile, number))
 
 
 def _name(tile: Tile, number: int) -> str:

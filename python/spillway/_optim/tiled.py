@@ -231,6 +231,7 @@ class Tiled:
             with self._gradients.of_tile(tile) as gradient, self.records.taken(tile) as taken:
                 inside = taken.changed = True
                 views = self._masters.views(tile, taken)
+                self._masters.look_at(tile, pieces, views)
                 after = self._stepper.step(tile, views, group, self.entries, pieces, gradient)
                 self._masters.keep(tile, taken, views, pieces)
                 inside = False
