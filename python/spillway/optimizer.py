@@ -532,7 +532,7 @@ class Optimizer(torch.optim.Optimizer):
         :raises SpillwayError: EEXIST the store has a commit that was not resumed; and as
             Records.attach()
         """
-        if not self._begun and self._named_objects() != self._objects:
+        if not self._begun and not self._named_objects().items() <= self._objects.items():
             raise RuntimeError("parameters have gone to drives since the optimizer was made: make "
                                "it after offload(parameters=True)")
         if to_check:

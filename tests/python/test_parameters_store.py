@@ -144,22 +144,31 @@ def part_of_a_larger_one(model):
     weight.data = larger[weight.numel():].view(weight.shape)
 
 
+def of_torchscript(model):
+    torch.jit.script(model.blocks[0].up)
+
+
+@pytest.mark.parametrize("before", [0, 2])
 @pytest.mark.parametrize("changed", [
     pytest.param(swapped_after_numpy, marks=pytest.mark.skipif(
-        not SWAPS, reason="this PyTorch swaps no tensors")), of_numpy, part_of_a_larger_one])
-def test_memory_that_cannot_leave_is_committed(formatted, changed):
-    """Its values, at each commit."""
+        not SWAPS, reason="this PyTorch swaps no tensors")), of_numpy, part_of_a_larger_one,
+    of_torchscript])
+def test_memory_that_cannot_leave_is_committed(formatted, changed, before):
+    """Its values, at each commit.
+
+    :param before: steps, until it is given that
+    """
     theirs = made(dropout=0.0)
     optimizer = torch.optim.AdamW(theirs.parameters(), foreach=False)
-    losses = train(theirs, optimizer, range(2))
+    losses = train(theirs, optimizer, range(before))
     changed(theirs)
-    losses += train(theirs, optimizer, range(2, 8))
+    losses += train(theirs, optimizer, range(before, 8))
     with opened(formatted) as store:
         model = made(dropout=0.0)
         off, optimizer = both(store, model)
-        found = train(model, optimizer, range(2), off)
+        found = train(model, optimizer, range(before), off)
         changed(model)
-        found += train(model, optimizer, range(2, 4), off)
+        found += train(model, optimizer, range(before, 4), off)
         optimizer.commit()
         found += train(model, optimizer, range(4, 6), off)
         optimizer.commit()
