@@ -3,6 +3,7 @@
 """fixed.py PART PARTS DRIVE...: each PARTS-th case, from PART on. Prints "begin NAME", and then
 "ok NAME" or "FAILED NAME: words"; after CASE_SECONDS what each thread does, and ends."""
 
+import contextlib
 import errno
 import faulthandler
 import functools
@@ -180,6 +181,34 @@ def what_is_recomputed_is_the_same(store, how_late, drives):
     share = max(peak - gradients for peak, _ in got[1:]) / (plain[-1][0] - gradients)
     assert share < 0.35, f"{share:.2f} of what is saved without spillway"
     off.close()
+
+
+def a_leaf_is_the_input_of_a_scope(store):
+    """A batch that requires a gradient stays where it is, and its layer is recomputed from it."""
+    def train(off_of):
+        machine.be_late(16, *NEVER)
+        model, seen = model_of(Dropping), []
+        off = off_of(model)
+        for step in range(6):
+            batch = torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(step))
+            batch = batch.to(machine.kind).requires_grad_()
+            with off or contextlib.nullcontext():
+                model(batch).pow(2).mean().backward()
+            seen += [batch.grad.cpu(), *(each.grad.cpu() for each in model.parameters())]
+            model.zero_grad()
+        return seen, off
+
+    plain, _ = train(lambda model: None)
+    machine.tasks_take(100_000_000, 1)
+    seen, off = train(lambda model: offload(
+        model, None, "budget", budget_bytes=1 << 20, recompute=lambda name, module: True))
+    assert same(seen, plain), "gradients differ"
+    stats = off.stats()
+    assert stats.plan_scopes_again == LAYERS and stats.scopes_again >= LAYERS, stats
+    assert off._recomputer.refused == {}, off._recomputer.refused
+    settled(off)
+    off.close()
+    machine.tasks_take(0, 0)
 
 
 def other_bytes_end_the_backward_pass(store, early):
@@ -699,6 +728,7 @@ if machine.kind == "late":
     CASES["the peak is the plan's that recomputes, with drives"] = functools.partial(
         the_recomputing_peak_is_the_plans, drives=True
     )
+    CASES["a leaf is the input of a scope"] = a_leaf_is_the_input_of_a_scope
     CASES["recomputing is not counted as the step's"] = recomputing_is_no_part_of_the_step
     CASES["captured graphs keep all, and wait for nothing"] = captured_graphs_keep_all
     CASES["used on another stream than it was saved on"] = used_on_another_stream

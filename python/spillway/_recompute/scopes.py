@@ -24,7 +24,7 @@ from torch.utils import _python_dispatch
 from .._core.hooks_loader import Stop, hooks
 from .._core.library import SpillwayError
 from .._core.scopes import tensors_in
-from .._core.tensors import counted_by, nothing_on
+from .._core.tensors import counted_by, normal_mode, nothing_on
 from .._core.torch_compat import (SavedTensorsHooks, is_before, is_compiled, outside_of_vmap,
                                   watcher_now)
 from .._offload.session import Session
@@ -56,15 +56,28 @@ _ARGUMENTS = "its arguments hold"
 class _Held:
     """An input of a recomputation, as the hooks hold it."""
 
-    __slots__ = ("packed", "requires_grad")
+    __slots__ = ("packed", "requires_grad", "_told")
 
     def __init__(self, tensor: Tensor, session: Session) -> None:
         self.packed = session.input(tensor)
         self.requires_grad = tensor.requires_grad
+        # The graph holds a leaf until its gradient is there, so it is not offered. The cache hears
+        # by its input that a scope can be recomputed: of this one by an element, which costs
+        # nothing to keep.
+        self._told = session.input(_element()) if _is_trained(tensor) else None
 
     def tensor(self) -> Tensor:
         held: Tensor = hooks.unpack(self.packed)
         return held.detach().requires_grad_(self.requires_grad)
+
+
+def _is_trained(tensor: Tensor) -> bool:
+    return tensor.requires_grad and tensor.is_leaf
+
+
+def _element() -> Tensor:
+    with normal_mode():
+        return torch.empty(1, dtype=torch.uint8, device="cpu")
 
 
 def _mapped(thing: Any, kind: Any, change: Callable[[Any], Any]) -> Any:
@@ -332,8 +345,10 @@ class Recomputer:
         self._trusted: Dict[nn.Module, Tuple[bool, ...]] = {}
         self._trial: Optional[_Trial] = None
         self.computing = threading.RLock()  # several threads may run backward passes
-        # Inputs of scopes tried in this step: version counters, and their values then.
+        # Inputs of scopes tried in this step: version counters, and their values then; those of
+        # leaves until the forward pass ends, as an optimizer may change them.
         self._counters: List[Tuple[nn.Module, Tensor, int]] = []
+        self._leaf_counters: List[Tuple[nn.Module, Tensor, int]] = []
         self._verdicts: Optional["Verdicts"] = None  # created at the first use
         self._beyond = Beyond()  # shared by the trials of this step
         self._waits = False
@@ -452,6 +467,7 @@ class Recomputer:
     def forget(self) -> None:
         """No trial follows soon: do not hold what module code reaches any longer."""
         self._beyond.clear()
+        self._leaf_counters = self._refuse_changed(self._leaf_counters)
 
     def abandon(self) -> None:
         """The running scope is no longer watched, and discards nothing any more."""
@@ -504,9 +520,10 @@ class Recomputer:
             self.refuse(module, why)
             return False
         self._trusted[module] = modes_of(module)
-        self._counters += [
-            (module, counted_by(tensor.detach(), nothing_on(tensor.device)), tensor._version)
-            for tensor in tensors_in(frame.arguments)]
+        for tensor in tensors_in(frame.arguments):
+            counters = self._leaf_counters if _is_trained(tensor) else self._counters
+            counter = counted_by(tensor.detach(), nothing_on(tensor.device))
+            counters.append((module, counter, tensor._version))
         return True
 
     def _kept_elsewhere(self, frame: Frame) -> Optional[str]:
@@ -545,13 +562,17 @@ class Recomputer:
         return frame.changes or trial.changed()
 
     def step_begins(self) -> None:
-        """Refuse scopes whose inputs were changed in place after the scope had run."""
         self.forget()
         self._turn_to_outer()
-        counters, self._counters = self._counters, []
+        self._counters = self._refuse_changed(self._counters)
+
+    def _refuse_changed(self, counters: List[Tuple[nn.Module, Tensor, int]]) -> List[Any]:
+        """Refuse scopes whose inputs were changed in place after the scope had run. Return: what is
+        left to be looked at."""
         for module, counter, version in counters:
             if counter._version != version and module not in self.refused:
                 self.refuse(module, "its input is changed in place after it has run")
+        return []
 
 
 class _Tried:
