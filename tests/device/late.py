@@ -41,12 +41,17 @@ class Table:
         self.notifies = notifies
         self.times = True
         self.captures = False
+        self._streams = {}
 
     def capturing(self):
         return self.captures
 
     def current_stream(self, device):
-        return torch.accelerator.current_stream(device)
+        key = device.index, late_device.current_stream(device.index)
+        stream = self._streams.get(key)
+        if stream is None:
+            stream = self._streams[key] = torch.accelerator.current_stream(device)
+        return stream
 
     def new_stream(self, device):
         return torch.Stream(device)
