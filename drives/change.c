@@ -25,12 +25,13 @@
  * Of a replacement the first write of REPLACE-4 decides. Before it the store is what it was, with
  * or without the replaced drive, and the new drive is refused, as it is incomplete and no drive
  * names it. After it the new drive belongs to the store (ASSEMBLE-2), and the replaced one, which
- * is never written to, is refused (ASSEMBLE-5). Whoever opens the store to write does REPLACE-5
- * first if that was cut off: until then nothing is committed with the new drive, and those that
- * were told, which alone vouch for it, may be lost. Of an addition the first write of REPLACE-5
- * decides: before it the new drive is refused in the same way; after it the store has it wherever
- * it is named (ASSEMBLE-5). It has the index after the last, which no commit names, so that all of
- * them stay as they are.
+ * is never written to, is refused (ASSEMBLE-5). A process that opens the store to write does
+ * REPLACE-5 first if that was cut off: until then nothing is committed with the new drive, so that
+ * the drives that were told, which alone vouch for it, may be lost.
+ *
+ * Of an addition the first write of REPLACE-5 decides: before it the new drive is refused in the
+ * same way; after it the store has it wherever it is named (ASSEMBLE-5). It has the index after the
+ * last, which no commit names, so that all of them stay as they are.
  */
 #include "drives/change.h"
 

@@ -164,8 +164,8 @@ SPW_EXPORT void spw_store_opts_init(struct spw_store_opts *opts, size_t size);
  * last commit, see spw_store_committed(), and abandons its other commits.
  *
  * Tests each drive with 64 KiB of free blocks, whose contents are restored: whether it transfers
- * the right bytes with memory aligned as it claims to support. Of a replacement of a drive that was
- * cut off once it was decided, the new drive's superblock is completed. Nothing else is written, and
+ * the right bytes with memory aligned as it claims to support. Completes the superblock of a new
+ * drive whose replacement of another was cut off once it was decided. Nothing else is written, and
  * nothing at all with opts.read_only. Does not format: see spw_format().
  *
  * Waits up to five seconds, which is logged, for a process that has a drive open exclusively, or
