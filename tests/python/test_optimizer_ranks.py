@@ -411,6 +411,93 @@ def test_tiles_are_stepped_after_the_reduction(folder, parts, parallel, options)
         assert (ours[2], plain[2]) == (0, 6)
 
 
+def partly_used(model, optimizer):
+    """Parameters of which some tiles were stepped in the backward pass, and some were not."""
+    return [param for number, param in enumerate(model.parameters())
+            if number in optimizer._during._changed and not isinstance(param.grad, Freed)]
+
+
+def backward_read_to_the_end(model):
+    """A backward pass. The tiles of the second layer are left to step(): something still has its
+    weight. Return: what has it."""
+    loss = model(torch.randn(16, 20)).pow(2).mean()
+    reader = model.module[2].weight.detach()
+    loss.backward()
+    return reader
+
+
+def replace(param, grad):
+    param.grad = grad
+
+
+TOO_LATE = [lambda optimizer, _model, _param: optimizer.zero_grad(),
+            lambda _optimizer, model, _param: model.zero_grad(),
+            lambda _optimizer, _model, param: replace(param, None),
+            lambda _optimizer, _model, param: replace(param, torch.zeros_like(param))]
+
+
+@needs_hooks
+@pytest.mark.parametrize("view", [False, True])
+def test_an_update_that_is_skipped_too_late_is_refused(folder, parts, view):
+    """Whichever way it is skipped; one more call of step() makes it. The last gradient is changed
+    in part: that ends it."""
+    def train(parallel, rank, options, make):
+        model = model_of(parallel, **options)
+        torch.manual_seed(SEED + 1 + rank)
+        optimizer = make(model)
+        ours = isinstance(optimizer, spillway.torch.Optimizer)
+        for skip in TOO_LATE:
+            optimizer.zero_grad()
+            reader = backward_read_to_the_end(model)
+            if ours:
+                unused = [(param, param.grad) for number, param in enumerate(model.parameters())
+                          if number not in optimizer._during._changed]
+                skip(optimizer, model, partly_used(model, optimizer)[-1])
+                with pytest.raises(RuntimeError, match=r"(dropped|replaced) since the backward "
+                                   r"pass.*call step\(\) once more"):
+                    optimizer.step()
+                for param, grad in unused:  # those may be skipped
+                    param.grad = grad
+            optimizer.step()
+            del reader
+        found = outcome(model, optimizer)
+        if ours:
+            reader = backward_read_to_the_end(model)
+            partly_used(model, optimizer)[-1].grad[:1].add_(1)
+            for _ in range(2):
+                with pytest.raises(RuntimeError, match=r"was changed since .*the last commit\.$"):
+                    optimizer.step()
+            del reader
+        return found
+
+    trained(train, folder, parts, "ddp", {"gradient_as_bucket_view": view}, "in_backward")
+
+
+@needs_hooks
+@pytest.mark.parametrize("view", [False, True])
+def test_what_is_no_other_update_is_no_error(folder, parts, view):
+    """A gradient that nothing has used is changed, beside others of its bucket that were used; one
+    that was used is replaced by its copy, as a reducer does when it makes new buckets."""
+    def train(parallel, rank, options, make):
+        model = model_of(parallel, **options)
+        torch.manual_seed(SEED + 1 + rank)
+        optimizer = make(model)
+        ours = isinstance(optimizer, spillway.torch.Optimizer)
+        for number in range(4):
+            optimizer.zero_grad()
+            reader = backward_read_to_the_end(model)
+            assert not ours or partly_used(model, optimizer)
+            list(model.parameters())[2].grad.mul_(0.5)
+            if ours and number > 1:
+                param = partly_used(model, optimizer)[-1]
+                replace(param, param.grad.clone())
+            optimizer.step()
+            del reader
+        return outcome(model, optimizer)
+
+    trained(train, folder, parts, "ddp", {"gradient_as_bucket_view": view}, "in_backward")
+
+
 def train_with_clipping(parallel, rank, options, make):
     """Micro-batches, of which each, the last or all but the first are reduced.
 

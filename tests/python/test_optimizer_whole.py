@@ -319,6 +319,24 @@ class TestBeside:
         assert "betas" not in tiled.param_groups[0] and "momentum" not in tiled.param_groups[1]
         assert "Muon and AdamW" in repr(tiled)
 
+    @needs_hooks
+    @pytest.mark.parametrize("grad", [None, 0.0])
+    def test_an_update_that_is_skipped_too_late_is_refused(self, grad):
+        """A matrix and what AdamW steps, dropped or replaced."""
+        mine, theirs = made(SHAPES)
+        tiled = mixed(mine, FakeStore(), in_backward=True)
+        pair = Pair(mine, theirs, tiled, Both(theirs))
+        for number in (0, len(SHAPES) - 1):
+            grads = [torch.randn(param.shape) for param in mine]
+            for params in pair.models:
+                torch.autograd.backward([(param * grad).sum()
+                                         for param, grad in zip(params, grads)])
+            mine[number].grad = None if grad is None else torch.full_like(mine[number], grad)
+            with pytest.raises(RuntimeError, match="since the backward pass.*call step.. once"):
+                tiled.step()
+            pair.step()
+        pair.same_state()
+
     def test_a_commit_knows_the_classes(self):
         store = FakeStore()
         mine, others = made(SHAPES)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from .._core.library import SpillwayError
 from .._optim.elementwise import Options
-from .._optim.tile_step import Entry, are_equal, piece_of
+from .._optim.tile_step import Entry, are_equal, local_of, piece_of
 from .._optim.tiled import InMemory, Tiled, check_gradient
 from .._optim.tiles import Piece, Tile
 from .ddp_buckets import Reduced, check_reduced
@@ -345,7 +345,7 @@ class DuringBackward:
                 self._gradients.drop(number)
                 self._freed.add(number)
                 self._used.pop(number, None)
-            elif self._reduced is None:  # a reducer may make other tensors of its memory
+            else:
                 self._note_used(number)
 
     def _note_used(self, number: int) -> None:
@@ -374,7 +374,7 @@ class DuringBackward:
         words = None
         for number, (used, version) in self._used.items():
             grad = self._params[number].grad
-            if grad is used and grad._version == version:
+            if used._version == version and (grad is used or _has_bits_of(grad, used)):
                 continue
             how = "dropped" if grad is None else "replaced" if grad is not used else "changed"
             self._params[number].grad = used
@@ -428,6 +428,15 @@ class DuringBackward:
             self._readers.begin_step()
             # This prefetches the first records during the next forward pass.
             tiled.records.begin_pass(self._next_order)
+
+
+def _has_bits_of(grad: Optional[Tensor], used: Tensor) -> bool:
+    """A reducer copies gradients into new buckets."""
+    if grad is None or isinstance(grad, Freed) or isinstance(used, Freed):
+        return False
+    one, other = local_of(grad), local_of(used)
+    return (one.shape == other.shape and one.dtype == other.dtype
+            and torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8)))
 
 
 def _copied(options: Options) -> Options:

@@ -95,7 +95,7 @@ class Reduced:
                 assert param.grad is not None
                 param.grad.copy_(total)  # the parameter belongs to another optimizer
             else:
-                param.grad = total
+                param.grad = total.data  # with a version of its own: those in a bucket share one
                 self._arrived(number)
 
     def _finish(self) -> None:
