@@ -47,7 +47,7 @@ from ._optim.layout import Memory, check_room, lay_out, least_bytes
 from ._optim.masters import check_rounding
 from ._optim.ranks import (FIRST, CommonCommits, Group, Ranks, peeked, ranks_of, rows_of, say_each,
                            world)
-from ._optim.records import Records, committed_limits
+from ._optim.records import Records, StateOnDrives, committed_limits
 from ._optim.tile_step import MASTER, OfGroup, TileStepper, Unchanged, local_of
 from ._optim.tiled import Tiled, check_gradient
 from ._optim.tiles import Field, Kept, Laid, Tile, Wholes, fields_for, item_bytes, name_of
@@ -555,6 +555,22 @@ class Optimizer(torch.optim.Optimizer):
 
     # ---- As torch.optim has it -------------------------------------------------------------------
 
+    @property
+    def state(self) -> StateOnDrives:  # type: ignore[override]
+        """Whether there is any, and of which parameters; the state itself is on drives."""
+        return self._state
+
+    @state.setter
+    def state(self, value: Any) -> None:
+        if hasattr(self, "_state"):  # not by the constructor
+            self._state.refuse()
+        self._state: StateOnDrives = StateOnDrives(self._has_state)
+
+    def _has_state(self, param: Optional[Tensor]) -> bool:
+        entries = [] if self._tiled is None else self._tiled.entries
+        return any(entry is not None and (param is None or param is one)
+                   for entry, one in zip(entries, self._opened))
+
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:  # type: ignore[override]
         """One step of all parameters that have gradients.
 
@@ -654,11 +670,11 @@ class Optimizer(torch.optim.Optimizer):
             for param in group["params"]:
                 state = next(whole) or self._state_from_beginning(number, param)
                 if state:
-                    self.state[param] = state
+                    dict.__setitem__(self.state, param, state)
         try:
             return super().state_dict()
         finally:
-            self.state.clear()
+            dict.clear(self.state)
 
     def _state_from_beginning(self, number: int, param: Tensor) -> Dict[str, Any]:
         """What the class's own has of a parameter that never had a gradient: Adagrad's all."""

@@ -69,6 +69,52 @@ def test_groups_of_several_types_and_options():
     pair.same_state()
 
 
+def test_distributed_checkpoints_take_the_state_as_it_is():
+    """They make a step of zeros where an optimizer says that it has none."""
+    dcp = pytest.importorskip("torch.distributed.checkpoint.state_dict")
+    pair = pair_with(((5, 7), (300,)))
+    models = [torch.nn.ParameterList(params) for params in (pair.ours, pair.theirs)]
+
+    def saved():
+        ours, theirs = (dcp.get_state_dict(model, optimizer) for model, optimizer in zip(
+            models, (pair.optimizer, pair.plain)))
+        for one, other in ((ours[0], theirs[0]), (ours[1]["state"], theirs[1]["state"])):
+            assert_same(one, other)
+        return ours, theirs
+
+    saved()
+    pair.train(2)
+    for params in models:
+        params.zero_grad()
+    before = copy.deepcopy(saved())
+    pair.train(2)
+    for model, optimizer, (params, state) in zip(models, (pair.optimizer, pair.plain), before):
+        model.zero_grad()
+        dcp.set_state_dict(model, optimizer, model_state_dict=params, optim_state_dict=state)
+    saved()
+    pair.train(2)
+    pair.same_state()
+
+
+def test_state_that_is_on_drives_is_not_looked_for_in_vain():
+    pair = pair_with(((5, 7), (300,)))
+    ours, param = pair.optimizer, pair.ours[0]
+    assert not ours.state and param not in ours.state and ours.state.get(param) is None
+    pair.train(2)
+    assert ours.state and param in ours.state and list(ours.state.items()) == []
+    for wrong in (lambda: ours.state[param], lambda: ours.state.get(param), ours.state.clear,
+                  lambda: ours.state.pop(param), lambda: ours.state.update({param: {}}),
+                  lambda: ours.state.__setitem__(param, {}), lambda: setattr(ours, "state", {})):
+        with raises(RuntimeError, "state is on drives"):
+            wrong()
+    pair.train(2)
+    ours.load_state_dict({**ours.state_dict(), "state": {}})
+    pair.plain.state.clear()
+    assert not ours.state
+    pair.train(2)
+    pair.same_state()
+
+
 def test_layouts_that_are_not_flat():
     values = torch.randn(6, 5), torch.randn(2, 3, 4, 5), torch.randn(200, 300)
     ours, theirs = [[torch.nn.Parameter(values[0].t().contiguous().t()),

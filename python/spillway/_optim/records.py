@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-from typing import Dict, Iterator, List, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Set, Tuple
 
 from torch import Tensor
 
@@ -27,6 +27,38 @@ def committed_limits(store: Store) -> Dict[str, int]:
         except (ValueError, TypeError, KeyError):  # not an optimizer's: attach() says so
             continue
     return limits
+
+
+class StateOnDrives(Dict[Tensor, Any]):
+    """``state`` of an optimizer whose state is on drives. Programs ask it whether there is any:
+    PyTorch's distributed checkpoints make a step where it is false. It has no items; what looks for
+    one, or changes any, raises.
+
+    :param has: whether a parameter has state; of None, whether any has
+    """
+
+    def __init__(self, has: Callable[[Optional[Tensor]], bool]) -> None:
+        super().__init__()
+        self._has = has
+
+    def __bool__(self) -> bool:
+        return self._has(None)
+
+    def __contains__(self, param: object) -> bool:
+        return isinstance(param, Tensor) and self._has(param)
+
+    def get(self, param: Any, default: Any = None) -> Any:
+        return self.refuse() if param in self else default
+
+    def refuse(self, *_: Any, **__: Any) -> NoReturn:
+        """:raises RuntimeError: always"""
+        raise RuntimeError(
+            "the optimizer's state is on drives, not in optimizer.state: state_dict() gives all of "
+            "it, load_state_dict() replaces it, with {**optimizer.state_dict(), \"state\": {}} by "
+            "none, as for new parameters")
+
+    __getitem__ = __setitem__ = __delitem__ = refuse
+    clear = pop = popitem = setdefault = update = refuse  # type: ignore[assignment]
 
 
 class Taken:
