@@ -223,6 +223,15 @@ def test_a_store_that_is_open_stays_open(folder, drives):
         assert not store.closed and store.stats().objects == 0
 
 
+def test_parameters_of_a_compiled_model_are_refused(folder, drives):
+    """Before a step: what is compiled is a wrapper of the model that the callback is given."""
+    with spillway.Store(drives) as store:
+        trainer = make_trainer(folder, callbacks=[SpillwayCallback(store, parameters=True)],
+                               torch_compile=True, torch_compile_backend="aot_eager")
+        with pytest.raises(ValueError, match="leave one of the two out"):
+            trainer.train()
+
+
 def test_label_smoothing(folder, drives):
     """The loss is computed outside of the model."""
     plain = make_trainer(folder, label_smoothing_factor=0.1)

@@ -25,7 +25,7 @@ class Training:
     is spilled. Each may be called at any time: what it undoes may be undone already."""
 
     def __init__(self, devices: Devices, options: Dict[str, Any]) -> None:
-        self._devices, self._options = devices, options
+        self._devices, self.options = devices, options
         self.off: Optional[Offload] = None  # of the training that began last
         self._open = self._entered = False
 
@@ -35,7 +35,7 @@ class Training:
         before: Optional[Training] = getattr(_here, "training", None)
         if before is not None:
             before.end()
-        self.off = offload(model, self._devices, **self._options)
+        self.off = offload(model, self._devices, **self.options)
         self._open, _here.training = True, self
 
     def enter(self) -> None:

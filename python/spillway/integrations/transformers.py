@@ -36,7 +36,8 @@ class SpillwayCallback(TrainingCallback, TrainerCallback):
     :param options: what else spillway.torch.offload() takes, except the model; report="run.html" is
         the page of what it did
     :raises SpillwayError: in train(), by what offload() raises: no store on the drives, in use
-    :raises ValueError: in train(): trl's own activation_offloading is on
+    :raises ValueError: in train(): trl's own activation_offloading is on, or torch_compile with
+        parameters=True
     """
 
     def end(self) -> None:
@@ -47,6 +48,9 @@ class SpillwayCallback(TrainingCallback, TrainerCallback):
         if getattr(args, "activation_offloading", False):  # of trl's and axolotl's trainers
             raise ValueError("activation_offloading would take every activation first, and "
                              "spillway get none: remove one of the two")
+        if getattr(args, "torch_compile", False) and self._training.options.get("parameters"):
+            raise ValueError("torch_compile uses parameters without a word, and parameters=True "
+                             "has them on drives: leave one of the two out")
         self._training.begin(given["model"])
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
