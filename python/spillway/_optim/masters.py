@@ -161,8 +161,7 @@ class Masters:
             if flat is not None and (tile.name, piece.offset) in self._there:
                 rounded = self._scratch.of("rounded", flat.dtype, piece.stop - piece.start)
                 rounded.copy_(views[MASTER][piece.offset:piece.end])
-                weights = flat[piece.start:piece.stop]
-                if not torch.equal(rounded.view(torch.int16), weights.view(torch.int16)):
+                if not _is_same(rounded, flat[piece.start:piece.stop]):
                     self._say_lost(tile, tile.pieces.index(piece))
                     return
 
@@ -233,6 +232,13 @@ class Masters:
                      'loses that change: masters="compact" takes those of bfloat16 parameters, '
                      "load_state_dict() of the optimizer all. This is said once, of the first",
                      _name(tile, number))
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    """Of 16 bits each. PyTorch rounds a NaN to several, by where it is in a tensor."""
+    bits = [tensor.view(torch.int16) for tensor in (one, other)]
+    return torch.equal(*bits) or not bool(
+        ((bits[0] != bits[1]) & ~(one.isnan() & other.isnan())).any())
 
 
 def _name(tile: Tile, number: int) -> str:
