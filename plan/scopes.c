@@ -71,7 +71,7 @@ static int seek_open(struct plan_seek *seek, struct plan_recompute *recompute, v
 
 static uint32_t tries_of(const struct plan_recompute *recompute, uint32_t events)
 {
-	/* The rest of planning takes longer in long steps, too, so these get a quarter of the events. */
+	/* In long steps the rest of planning takes longer, too: they get a quarter of events. */
 	uint32_t part = recompute->step->count > MANY_GROUPS ? 4 : 1;
 	uint32_t tries = events / part / (recompute->base.event_count + 1);
 

@@ -90,7 +90,8 @@ class DeviceTensors(hooks.OnDevice):  # type: ignore[misc]
 
     # ---- Recomputing -----------------------------------------------------------------------------
 
-    def _checksums_of(self, tensor: Tensor, begin: int, length: int) -> Optional[DiscardedChecksums]:
+    def _checksums_of(self, tensor: Tensor, begin: int,
+                      length: int) -> Optional[DiscardedChecksums]:
         """Checksums of a discarded tensor. None: no memory for them."""
         try:
             return checksums_of(tensor, begin, length), begin, length
