@@ -111,8 +111,8 @@ static int wait_register(struct spw_vfio_controller *c, uint32_t mask, uint32_t 
 
 	for (;;) {
 		/*
-		 * The clock before the register: if this process is stopped in between, a change that
-		 * has happened meanwhile is no timeout.
+		 * The clock before the register: if this process is stopped in between, a change
+		 * that has happened meanwhile is no timeout.
 		 */
 		uint64_t passed_ns = spw_clock_ns() - start_ns;
 		uint32_t now = status_register(c);

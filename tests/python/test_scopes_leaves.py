@@ -111,7 +111,7 @@ def test_same(kind):
 
 @pytest.mark.parametrize("kind", [Model, Embeds, Prompted])
 def test_same_when_the_graph_is_kept(kind):
-    """No plan frees memory by recomputing then: all is given up by force."""
+    """No plan frees memory by recomputing then: all is discarded by force."""
     def forced(model):
         off = offloaded(model)
         off._session.discards_all = True
