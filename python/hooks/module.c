@@ -134,6 +134,8 @@ static PyMethodDef session_methods[] = {
 	{"save", session_save, METH_O, "Save a tensor, whether the step is recorded or not."},
 	{"discard", session_discard, METH_VARARGS,
 	 "Save a tensor that a frame, the first argument, recomputes; it is discarded."},
+	{"discard_input", session_discard_input, METH_VARARGS,
+	 "Save a tensor that a scope is recomputed from, and that a frame recomputes."},
 	{"input", session_input, METH_O, "Save a tensor that a scope is recomputed from."},
 	{"inner", session_inner, METH_VARARGS,
 	 "Save the elements of a tensor subclass; second argument: whether that is a view."},

@@ -117,7 +117,7 @@ static int discard(struct on_device *on, struct spw_cache *cache, const struct o
 	owner_end(&on->owners, owner_of(&on->owners, offering->offer.owner));
 	if (PyErr_Occurred())
 		return -1;
-	if (result == SPW_OFFER_AGAIN && seen->as != SEEN_INPUT &&
+	if (result == SPW_OFFER_AGAIN && seen_may_go(offering->saved->session, seen) &&
 	    saved_discard(offering->saved, seen))
 		return -1;
 	return result;
@@ -338,8 +338,8 @@ static int offer(struct on_device *on, struct offering *offering, const struct s
 	on_cache_end(on);
 	if (PyErr_Occurred())
 		return -1;
-	/* The input of a scope must not be discarded: the scope is recomputed from it. */
-	return result < 0 || (seen->as == SEEN_INPUT && result == SPW_OFFER_AGAIN);
+	return result < 0 ||
+	       (result == SPW_OFFER_AGAIN && !seen_may_go(offering->saved->session, seen));
 }
 
 /*

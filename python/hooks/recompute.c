@@ -14,6 +14,13 @@ struct frame *frame_now(const struct session *session)
 
 /* ---- Discarded ---- */
 
+bool seen_may_go(const struct session *session, const struct seen *seen)
+{
+	const struct frame *frame = frame_now(session);
+
+	return seen->as != SEEN_INPUT || (frame && frame->is_decided);
+}
+
 int saved_discard(struct saved *saved, const struct seen *seen)
 {
 	struct frame *frame = frame_now(saved->session);

@@ -21,6 +21,11 @@ extern PyType_Spec frame_spec;
 /* Get the frame of the running scope. Return: NULL if the scope cannot be recomputed. */
 struct frame *frame_now(const struct session *session);
 /*
+ * Whether the tensor may be discarded: the input of a scope only if an operation makes it again,
+ * whose frame is the running one.
+ */
+bool seen_may_go(const struct session *session, const struct seen *seen);
+/*
  * The cache has decided to discard the tensor: add it to its frame, and drop its memory. Return: 0;
  * -1 with an exception.
  */

@@ -180,8 +180,7 @@ static int offer_make(struct session *session, struct saved *saved, struct spw_o
 	saved->id = id.value;
 	SPW_ASSERT(result < 0 || saved->id != 0);
 	if (result == SPW_OFFER_AGAIN) {
-		/* The input of a scope must not be discarded: the scope is recomputed from it. */
-		int rc = seen->as == SEEN_INPUT ? 1 : saved_discard(saved, seen);
+		int rc = seen_may_go(session, seen) ? saved_discard(saved, seen) : 1;
 
 		owner_end(&session->owners, owner_of(&session->owners, offer->owner));
 		return rc;
@@ -318,11 +317,7 @@ PyObject *session_save(PyObject *object, PyObject *tensor)
 	return save_as(object, tensor, SEEN_SAVED, false);
 }
 
-/*
- * Python's discard(frame, tensor): save a tensor that an operation can recompute. It is kept
- * nevertheless if it is small, not offloaded, or a part of a storage with unknown bytes around it.
- */
-PyObject *session_discard(PyObject *object, PyObject *args)
+static PyObject *discard_as(PyObject *object, PyObject *args, enum seen_as as)
 {
 	struct session *session = (struct session *)object;
 	PyObject *scope = session->frame, *frame, *tensor, *packed;
@@ -332,9 +327,24 @@ PyObject *session_discard(PyObject *object, PyObject *args)
 	((struct frame *)frame)->is_decided = true;
 	((struct frame *)frame)->saves++;
 	session->frame = new_ref(frame);
-	packed = session_save(object, tensor);
+	packed = save_as(object, tensor, as, false);
 	set_ref(&session->frame, scope);
 	return packed;
+}
+
+/*
+ * Python's discard(frame, tensor): save a tensor that an operation can recompute. It is kept
+ * nevertheless if it is small, not offloaded, or a part of a storage with unknown bytes around it.
+ */
+PyObject *session_discard(PyObject *object, PyObject *args)
+{
+	return discard_as(object, args, SEEN_SAVED);
+}
+
+/* Python's discard_input(frame, tensor): the same for one that a scope is recomputed from. */
+PyObject *session_discard_input(PyObject *object, PyObject *args)
+{
+	return discard_as(object, args, SEEN_INPUT);
 }
 
 PyObject *session_keep(PyObject *object, PyObject *tensor)

@@ -8,10 +8,11 @@
 extern PyTypeObject *kept_type;
 extern PyType_Spec kept_spec, saved_spec;
 
-/* Methods of a session. The first eight return what autograd keeps and passes to use(). */
+/* Methods of a session. The first nine return what autograd keeps and passes to use(). */
 PyObject *session_pack(PyObject *session, PyObject *tensor);
 PyObject *session_save(PyObject *session, PyObject *tensor);
 PyObject *session_discard(PyObject *session, PyObject *args);
+PyObject *session_discard_input(PyObject *session, PyObject *args);
 PyObject *session_keep(PyObject *session, PyObject *tensor);
 PyObject *session_input(PyObject *session, PyObject *tensor);
 PyObject *session_inner(PyObject *session, PyObject *args);

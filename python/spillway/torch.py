@@ -153,8 +153,8 @@ class Offload(Reports, contextlib.ContextDecorator):
                                        for module in scopes}, recompute)
         if may and not callable(recompute):
             from ._recompute.operations import Operations  # which looks for PyTorch's operations
-
-            self._operations = self._session.operations = Operations(model, cache.min_bytes)
+            self._operations = self._session.operations = Operations(
+                model, cache.min_bytes, self._recomputer)
         self._frozen = FrozenCopies(cache.min_bytes)
         self._report_paths = asked(
             0 if self._store_before is None else self._store_before.partition, report)

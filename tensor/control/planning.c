@@ -18,6 +18,26 @@
  */
 #define PROBE_STEPS 8u
 
+/*
+ * From when a tensor that the caller has discarded is in memory: from its use on; if its scope is
+ * recomputed from it, from the first use of any tensor of that.
+ */
+static uint64_t made_again_ns(const struct recording *reference, const struct recorded *discarded,
+			      uint64_t use_ns)
+{
+	uint32_t input = reference->scopes[discarded->scope].input;
+
+	if (input == NO_TENSOR || &reference->tensors[input] != discarded)
+		return use_ns;
+	for (uint32_t i = 0; i < reference->count; i++) {
+		const struct recorded *recorded = &reference->tensors[i];
+
+		if (recorded->scope == discarded->scope && recorded->takes > 0)
+			use_ns = SPW_MIN(use_ns, recorded->use_ns);
+	}
+	return use_ns;
+}
+
 static struct spw_plan_step step_of(const struct asked *asked, bool keep_hints)
 {
 	const struct recording *reference = asked->reference;
@@ -31,8 +51,8 @@ static struct spw_plan_step step_of(const struct asked *asked, bool keep_hints)
 
 		asked->tensors[i] = (struct spw_plan_tensor){
 			.bytes = recorded->bytes,
-			/* Discarded by the caller it is in memory from its use on. */
-			.pack_ns = recorded->decided ? use_ns : recorded->pack_ns,
+			.pack_ns = recorded->decided ? made_again_ns(reference, recorded, use_ns)
+						     : recorded->pack_ns,
 			.use_ns = recorded->use_ns,
 			.release_ns = recorded->release_ns,
 			.users = recorded->takes,

@@ -182,6 +182,10 @@ class FrozenCopies:
         finally:
             session.excluding -= 1
 
+    def input(self, session: "Session", tensor: Tensor) -> Any:
+        """What a scope that has run keeps of an input; None: the session saves it."""
+        return None if self.operations is None else self.operations.input(session, tensor)
+
     def _saved(self, session: "Session", tensor: Tensor) -> Any:
         if self.operations is None:
             return session.save(tensor)

@@ -48,9 +48,12 @@ class Elsewhere(Protocol):
 
 
 class Packer(Protocol):
-    """Decides of some saved tensors that they are recomputed; the session saves all others."""
+    """Decides of some saved tensors that they are recomputed; the session saves all others, and
+    those inputs of scopes of which it gets None."""
 
     def pack(self, session: "Session", tensor: Tensor) -> Any: ...
+
+    def input(self, session: "Session", tensor: Tensor) -> Any: ...
 
 
 class Session(hooks.Session):  # type: ignore[misc]

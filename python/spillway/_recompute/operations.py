@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from .._core.hooks_loader import Stop, hooks
 from .._core.library import SpillwayError, bytes_text
+from .._core.tensors import WeakStorage
 from .._core.torch_compat import (has_compiled, in_backward, is_compiled, storage_of,
                                   watcher_now)
 from .._offload.trial_saves import Held
@@ -38,6 +39,7 @@ from .watch import Kind, Recipe, Watch, kind_of
 if TYPE_CHECKING:
     from .._gpu.recompute_check import Verdict, Verdicts
     from .._offload.session import Session
+    from .scopes import Recomputer
 
 _log = logging.getLogger("spillway")
 
@@ -148,12 +150,17 @@ class Operations:
     """Which operations are recomputed, of an Offload.
 
     :param min_bytes: smaller tensors are kept
+    :param recomputer: of scopes that are recomputed, too
     """
 
-    def __init__(self, model: nn.Module, min_bytes: int) -> None:
+    def __init__(self, model: nn.Module, min_bytes: int,
+                 recomputer: Optional["Recomputer"]) -> None:
         self._model = weakref.ref(model)
         self._min_bytes = min_bytes
-        self.computing = threading.RLock()  # several threads may run backward passes
+        # Several threads may run backward passes; an operation may need a scope first, or a scope
+        # an operation.
+        self.computing = threading.RLock() if recomputer is None else recomputer.computing
+        self._has_scopes = recomputer is not None
         self.recipes: List[Recipe] = []  # in force
         self._watch: Optional[Watch] = None
         self._watches = 0
@@ -181,6 +188,8 @@ class Operations:
         self._held: Dict[int, Held] = {}
         self._frames: Dict[int, OperationFrame] = {}
         self._storages: Dict[int, int] = {}
+        # What was discarded, by its storage: a scope may be recomputed from it.
+        self._gone: Dict[int, Tuple[WeakStorage, "weakref.ref[OperationFrame]"]] = {}
 
     def step_begins(self) -> None:
         now_ns = time.monotonic_ns()
@@ -328,6 +337,8 @@ class Operations:
             return None
         frame.views.append((tensor.shape, tensor.stride(), tensor.storage_offset()))
         packed = session.discard(frame, tensor)
+        if place == recipe.first and self._has_scopes:
+            self._gone[identity] = WeakStorage(tensor), weakref.ref(frame)
         if frame.held is not None:
             self._settle(self._held_max)
         if place < recipe.last:
@@ -335,6 +346,17 @@ class Operations:
         else:
             self._frames.pop(recipe.first, None)
         return packed
+
+    def input(self, session: "Session", tensor: Tensor) -> Any:
+        """What a scope that has run keeps of an input; None: no result that was discarded."""
+        if not self._gone or type(tensor) is not Tensor or tensor._version != 0:
+            return None
+        found = self._gone.get(storage_of(tensor)._cdata)
+        frame = None if found is None else found[1]()
+        if frame is None:
+            return None
+        frame.views.append((tensor.shape, tensor.stride(), tensor.storage_offset()))
+        return session.discard_input(frame, tensor)
 
     def _frame_of(self, session: "Session", recipe: Recipe,
                   tensor: Tensor) -> Optional[OperationFrame]:
@@ -366,6 +388,7 @@ class Operations:
         self._packed.clear()
         self._held.clear()
         self._frames.clear()
+        self._gone.clear()
         self.settle()
 
     # ---- Of devices ------------------------------------------------------------------------------

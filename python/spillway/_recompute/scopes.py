@@ -59,7 +59,11 @@ class _Held:
     __slots__ = ("packed", "requires_grad", "_told")
 
     def __init__(self, tensor: Tensor, session: Session) -> None:
-        self.packed = session.input(tensor)
+        self.packed = None
+        if session.operations is not None:  # its result may have gone, and is made again then
+            self.packed = session.operations.input(session, tensor)
+        if self.packed is None:
+            self.packed = session.input(tensor)
         self.requires_grad = tensor.requires_grad
         # The graph holds a leaf until its gradient is there, so it is not offered. The cache hears
         # by its input that a scope can be recomputed: of this one by an element, which costs
