@@ -21,6 +21,7 @@ import spillway
 import spillway.torch
 from spillway import SpillwayError, plan
 from spillway._gpu import slow_path
+from spillway._recompute import operations
 
 from machine import machine
 from seeds import device_of, same
@@ -209,6 +210,50 @@ def a_leaf_is_the_input_of_a_scope(store):
     settled(off)
     off.close()
     machine.tasks_take(0, 0)
+
+
+class Outside(nn.Module):
+    """A layer whose parts take what its norms made, as transformers' are."""
+
+    class Part(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.act = nn.Linear(WIDTH, 4 * WIDTH), nn.GELU()
+            self.out = nn.Sequential(nn.Linear(4 * WIDTH, WIDTH), nn.Dropout(0.25))
+
+        def forward(self, x):
+            return self.out(self.act(self.up(x)))
+
+    def __init__(self):
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(2))
+        self.first, self.second = self.Part(), self.Part()
+
+    def forward(self, x):
+        x = x + self.first(self.norms[0](x))
+        return x + self.second(self.norms[1](x))
+
+
+def scopes_begin_with_what_operations_make_again(store, how_late):
+    """A norm's result is discarded by itself, and is made again before the part that takes it."""
+    steps = 6
+    machine.be_late(17, *how_late)
+    model = model_of(Outside)
+    plain = [peak_of(model, None, step) for step in range(steps)]
+    machine.be_late(17, *how_late)
+    model, slack = model_of(Outside), operations.SLACK
+    operations.SLACK = 1e9  # all that can be
+    try:
+        off = recomputing(model, None)
+        got = [peak_of(model, off, step) for step in range(steps)]
+    finally:
+        operations.SLACK = slack
+    names = {recipe.call.name for recipe in off._operations.recipes}
+    assert all(same(a[1], b[1]) for a, b in zip(got, plain)), "gradients differ"
+    assert "native_layer_norm" in names or "layer_norm" in names, names
+    stats = off.stats()
+    assert stats.restores_refused == 0 and stats.bytes_given_up == stats.bytes_restored > 0, stats
+    off.close()
 
 
 def other_bytes_end_the_backward_pass(store, early):
@@ -728,6 +773,9 @@ if machine.kind == "late":
     CASES["the peak is the plan's that recomputes, with drives"] = functools.partial(
         the_recomputing_peak_is_the_plans, drives=True
     )
+    for words, how_late in {"ahead": NEVER, "behind": AT_ONCE}.items():
+        CASES[f"scopes begin with what operations make again: the host is {words}"] = (
+            functools.partial(scopes_begin_with_what_operations_make_again, how_late=how_late))
     CASES["a leaf is the input of a scope"] = a_leaf_is_the_input_of_a_scope
     CASES["recomputing is not counted as the step's"] = recomputing_is_no_part_of_the_step
     CASES["captured graphs keep all, and wait for nothing"] = captured_graphs_keep_all
