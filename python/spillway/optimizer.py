@@ -47,7 +47,7 @@ from ._optim.layout import Memory, check_room, lay_out, least_bytes
 from ._optim.masters import check_rounding
 from ._optim.ranks import (FIRST, CommonCommits, Group, Ranks, peeked, ranks_of, rows_of, say_each,
                            world)
-from ._optim.records import Records, StateOnDrives, committed_limits
+from ._optim.records import Records, StateOnDrives, committed_limits, refuse_state
 from ._optim.tile_step import MASTER, OfGroup, TileStepper, Unchanged, local_of
 from ._optim.tiled import Tiled, check_gradient
 from ._optim.tiles import Field, Kept, Laid, Tile, Wholes, fields_for, item_bytes, name_of
@@ -563,13 +563,20 @@ class Optimizer(torch.optim.Optimizer):
     @state.setter
     def state(self, value: Any) -> None:
         if hasattr(self, "_state"):  # not by the constructor
-            self._state.refuse()
-        self._state: StateOnDrives = StateOnDrives(self._has_state)
+            refuse_state()
+        self._state: StateOnDrives = StateOnDrives(self._names_of_state)
 
-    def _has_state(self, param: Optional[Tensor]) -> bool:
-        entries = [] if self._tiled is None else self._tiled.entries
-        return any(entry is not None and (param is None or param is one)
-                   for entry, one in zip(entries, self._opened))
+    def _names_of_state(self, param: Optional[Tensor]) -> Optional[List[str]]:
+        """As state_dict() has them."""
+        tiled = self._tiled
+        for number, entry in enumerate([] if tiled is None else tiled.entries):
+            if entry is not None and param is None:
+                return list(entry)
+            if entry is not None and param is self._opened[number]:
+                assert tiled is not None
+                masters = tiled.field_shapes()[number].keys() & {MASTER}
+                return [*entry, *(masters - entry.keys())]
+        return None
 
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:  # type: ignore[override]
         """One step of all parameters that have gradients.

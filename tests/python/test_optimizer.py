@@ -3,8 +3,10 @@
 """Over records in plain memory (fake_state.py), which are overwritten when they are released."""
 import copy
 import errno
+import gc
 import random
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -69,17 +71,26 @@ def test_groups_of_several_types_and_options():
     pair.same_state()
 
 
-def test_distributed_checkpoints_take_the_state_as_it_is():
-    """They make a step of zeros where an optimizer says that it has none."""
+@pytest.mark.parametrize("flat", [False, True])
+def test_distributed_checkpoints_take_the_state_as_it_is(flat):
+    """They make a step of zeros where an optimizer says that it has none; and look up the names of
+    what a parameter has, where all states are in one dictionary."""
     dcp = pytest.importorskip("torch.distributed.checkpoint.state_dict")
+    if flat and "flatten_optimizer_state_dict" not in dcp.StateDictOptions.__dataclass_fields__:
+        pytest.skip("this PyTorch's are never flat")
+    options = dcp.StateDictOptions(**({"flatten_optimizer_state_dict": True} if flat else {}))
     pair = pair_with(((5, 7), (300,)))
     models = [torch.nn.ParameterList(params) for params in (pair.ours, pair.theirs)]
 
     def saved():
-        ours, theirs = (dcp.get_state_dict(model, optimizer) for model, optimizer in zip(
-            models, (pair.optimizer, pair.plain)))
-        for one, other in ((ours[0], theirs[0]), (ours[1]["state"], theirs[1]["state"])):
-            assert_same(one, other)
+        ours, theirs = (dcp.get_state_dict(model, optimizer, options=options)
+                        for model, optimizer in zip(models, (pair.optimizer, pair.plain)))
+        assert_same(ours[0], theirs[0])
+        if flat:
+            assert_same(*({name: value for name, value in state.items()
+                           if name.startswith("state.")} for _, state in (ours, theirs)))
+        else:
+            assert_same(ours[1]["state"], theirs[1]["state"])
         return ours, theirs
 
     saved()
@@ -90,10 +101,25 @@ def test_distributed_checkpoints_take_the_state_as_it_is():
     pair.train(2)
     for model, optimizer, (params, state) in zip(models, (pair.optimizer, pair.plain), before):
         model.zero_grad()
-        dcp.set_state_dict(model, optimizer, model_state_dict=params, optim_state_dict=state)
+        dcp.set_state_dict(model, optimizer, model_state_dict=params, optim_state_dict=state,
+                           options=options)
     saved()
     pair.train(2)
     pair.same_state()
+
+
+def test_what_is_asked_of_the_state_keeps_no_optimizer():
+    """Its memory and what it has on the drives go with it, without a collection of garbage."""
+    pair = pair_with(((5, 7), (300,)))
+    pair.train(1)
+    state, kept = pair.optimizer.state, weakref.ref(pair.optimizer)
+    assert state
+    gc.disable()
+    try:
+        del pair
+        assert kept() is None and not state
+    finally:
+        gc.enable()
 
 
 def test_state_that_is_on_drives_is_not_looked_for_in_vain():
@@ -102,7 +128,9 @@ def test_state_that_is_on_drives_is_not_looked_for_in_vain():
     assert not ours.state and param not in ours.state and ours.state.get(param) is None
     pair.train(2)
     assert ours.state and param in ours.state and list(ours.state.items()) == []
-    for wrong in (lambda: ours.state[param], lambda: ours.state.get(param), ours.state.clear,
+    assert list(ours.state[param]) == list(pair.plain.state[pair.theirs[0]])
+    for wrong in (lambda: ours.state[param]["step"], lambda: ours.state[torch.ones(2)],
+                  lambda: ours.state.get(param).items(), ours.state[param].clear, ours.state.clear,
                   lambda: ours.state.pop(param), lambda: ours.state.update({param: {}}),
                   lambda: ours.state.__setitem__(param, {}), lambda: setattr(ours, "state", {})):
         with raises(RuntimeError, "state is on drives"):

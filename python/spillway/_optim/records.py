@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import weakref
 from typing import Any, Callable, Dict, Iterator, List, NoReturn, Optional, Sequence, Set, Tuple
 
 from torch import Tensor
@@ -29,36 +30,54 @@ def committed_limits(store: Store) -> Dict[str, int]:
     return limits
 
 
+def refuse_state(*_: Any, **__: Any) -> NoReturn:
+    """:raises RuntimeError: always"""
+    raise RuntimeError(
+        "the optimizer's state is on drives, not in optimizer.state: state_dict() gives all of "
+        "it, load_state_dict() replaces it, with {**optimizer.state_dict(), \"state\": {}} by "
+        "none, as for new parameters")
+
+
+class _Names(Dict[str, None]):
+    """The names of a parameter's state; its values are on drives."""
+
+    __getitem__ = __setitem__ = __delitem__ = get = refuse_state  # type: ignore[assignment]
+    items = values = copy = refuse_state  # type: ignore[assignment]
+    clear = pop = popitem = setdefault = update = refuse_state  # type: ignore[assignment]
+
+
 class StateOnDrives(Dict[Tensor, Any]):
     """``state`` of an optimizer whose state is on drives. Programs ask it whether there is any:
-    PyTorch's distributed checkpoints make a step where it is false. It has no items; what looks for
-    one, or changes any, raises.
+    PyTorch's distributed checkpoints make a step where it is false; and what a parameter's is
+    named, to load a flat one. It has no items; what looks for a value, or changes any, raises.
 
-    :param has: whether a parameter has state; of None, whether any has
+    :param names_of: a method: the names of a parameter's state, None where it has none; of None:
+        those of any. Its object is not kept alive, as this is a part of it
     """
 
-    def __init__(self, has: Callable[[Optional[Tensor]], bool]) -> None:
+    def __init__(self, names_of: Callable[[Optional[Tensor]], Optional[List[str]]]) -> None:
         super().__init__()
-        self._has = has
+        self._method = weakref.WeakMethod(names_of)
+
+    def _names_of(self, param: Optional[Tensor]) -> Optional[List[str]]:
+        names_of = self._method()
+        return None if names_of is None else names_of(param)
 
     def __bool__(self) -> bool:
-        return self._has(None)
+        return self._names_of(None) is not None
 
     def __contains__(self, param: object) -> bool:
-        return isinstance(param, Tensor) and self._has(param)
+        return isinstance(param, Tensor) and self._names_of(param) is not None
+
+    def __getitem__(self, param: Any) -> Any:
+        names = self._names_of(param)
+        return refuse_state() if names is None else _Names(dict.fromkeys(names))
 
     def get(self, param: Any, default: Any = None) -> Any:
-        return self.refuse() if param in self else default
+        return self[param] if param in self else default
 
-    def refuse(self, *_: Any, **__: Any) -> NoReturn:
-        """:raises RuntimeError: always"""
-        raise RuntimeError(
-            "the optimizer's state is on drives, not in optimizer.state: state_dict() gives all of "
-            "it, load_state_dict() replaces it, with {**optimizer.state_dict(), \"state\": {}} by "
-            "none, as for new parameters")
-
-    __getitem__ = __setitem__ = __delitem__ = refuse
-    clear = pop = popitem = setdefault = update = refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = refuse_state  # type: ignore[assignment]
+    clear = pop = popitem = setdefault = update = refuse_state  # type: ignore[assignment]
 
 
 class Taken:
