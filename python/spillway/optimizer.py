@@ -995,8 +995,11 @@ class Optimizer(torch.optim.Optimizer):
         else:
             for number, name in self._objects.items():
                 self._values[number]  # what is on a device is there no more
-                place = self._place(number)
+                place = self._place_to_commit(number)
                 place.owner.take_up(place, tiled.records.object(name))
+                if number in self._stand_ins:  # the parameter itself stays in memory
+                    with torch.no_grad():
+                        local_of(self._params()[number]).copy_(self._stand_ins[number])
             tiled.restore(checkpoint.entries)
         self._values.refresh()
         for group, options in zip(self.param_groups, checkpoint.groups):

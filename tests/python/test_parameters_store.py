@@ -182,6 +182,27 @@ def test_memory_that_cannot_leave_is_committed(formatted, changed, before):
     assert_same(model, theirs)
 
 
+@pytest.mark.parametrize("changed", [of_numpy, part_of_a_larger_one, of_torchscript])
+def test_memory_that_cannot_leave_is_resumed(formatted, changed):
+    """By the same program: it is given that before resume()."""
+    theirs = made(dropout=0.0)
+    changed(theirs)
+    losses = train(theirs, torch.optim.AdamW(theirs.parameters(), foreach=False), range(6))
+    found = []
+    for steps in (range(4), range(4, 6)):
+        with opened(formatted) as store:
+            model = made(dropout=0.0)
+            off, optimizer = both(store, model)
+            changed(model)
+            resumed = optimizer.resume()
+            assert (resumed.step if resumed else 0) == steps.start
+            found += train(model, optimizer, steps, off)
+            optimizer.commit()
+            off.parameters_to_memory()
+    assert found == losses
+    assert_same(model, theirs)
+
+
 def test_what_has_left_the_drives_for_good_is_not_committed(formatted):
     with opened(formatted) as store:
         model = made(dropout=0.0)
