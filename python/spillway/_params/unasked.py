@@ -23,6 +23,7 @@ from typing import Any, Callable, List, Tuple
 
 import torch
 
+from .._core.library import bytes_text
 from .offloaded_param import CLASSES, OnDrives, as_parameter, call_with
 
 _log = logging.getLogger("spillway")
@@ -100,11 +101,13 @@ def _of_parameters(call: Callable[..., Any]) -> Callable[..., Any]:
 
 def _of_memory(create: Callable[..., Any]) -> Callable[..., Any]:
     def create_script_module(nn_module: Any, *args: Any, **kwargs: Any) -> Any:
-        for param in nn_module.parameters():
-            if _is_on_drives(param):
-                place = param._spillway_place
-                place.owner.release(param, place)
-                _log.info("%s stays in memory: TorchScript uses it", place.on_drives.name)
+        found = [param for param in nn_module.parameters() if _is_on_drives(param)]
+        if found:
+            _log.warning("%d parameters, %s in all, stay in memory from now on: TorchScript uses "
+                         "them", len(found), bytes_text(sum(param.nbytes for param in found)))
+        for param in found:
+            place = param._spillway_place
+            place.owner.release(param, place)
         return create(nn_module, *args, **kwargs)
 
     return create_script_module
