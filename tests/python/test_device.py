@@ -366,6 +366,19 @@ def test_the_bus_and_stalls_are_told(timed):
     assert "waited for copies" in report_of(rig.off) and "8.19 GB/s out" in report_of(rig.off)
 
 
+def test_the_clock_stands_until_the_outer_recomputation_ends(timed):
+    """One may need what another one discarded."""
+    rig = timed(Timed())
+    kept, times = rig.save(torch.zeros(2048)), rig.device.port.times
+    rig.session.recompute_begin()
+    rig.session.recompute_begin()
+    rig.session.recompute_end()
+    assert times.stands
+    rig.session.recompute_end()
+    assert not times.stands
+    del kept
+
+
 def report_of(off):
     text = io.StringIO()
     off.report(text)

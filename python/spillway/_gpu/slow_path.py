@@ -58,6 +58,7 @@ class DeviceTensors(hooks.OnDevice):  # type: ignore[misc]
         self._cache = cache
         # By device, so that a slow one does not delay another.
         self._notifiers: Dict[torch.device, _Notifier] = {}
+        self._recomputing = 0  # how deep
 
     def has(self, tensor: Tensor) -> bool:
         """Whether the tensor is on such a device."""
@@ -115,8 +116,10 @@ class DeviceTensors(hooks.OnDevice):  # type: ignore[misc]
     def recomputes(self, begins: bool) -> None:
         """The work that devices get from now on is a recomputation; or part of the step again."""
         with self._lock:
+            # One recomputation may need another; the first may have begun before this object did.
+            self._recomputing = max(0, self._recomputing + (1 if begins else -1))
             if not self.table.capturing():
-                self.port.times.stand(begins)
+                self.port.times.stand(self._recomputing > 0)
 
     # ---- Progress --------------------------------------------------------------------------------
 
