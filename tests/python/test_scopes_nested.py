@@ -41,21 +41,39 @@ class Part(nn.Module):
 
 
 class Layer(nn.Module):
+    part = Part
+
     def __init__(self, dropout):
         super().__init__()
         self.norms = nn.ModuleList((Norm(), Norm()))
-        self.first, self.second = Part(dropout), Part(dropout)
+        self.first, self.second = self.part(dropout), self.part(dropout)
 
     def forward(self, x):
         x = x + self.first(self.norms[0](x))
         return x + self.second(self.norms[1](x))
 
 
+class OfComplex(Part):
+    """Its input has the memory of the norm's result, and another type."""
+
+    def forward(self, x):
+        return super().forward(torch.view_as_real(x).flatten(-2))
+
+
+class ComplexLayer(Layer):
+    part = OfComplex
+
+    def forward(self, x):
+        one, other = (torch.view_as_complex(norm(x).unflatten(-1, (-1, 2)))
+                      for norm in self.norms)
+        return x + self.first(one) + self.second(other)
+
+
 class Model(nn.Module):
-    def __init__(self, dropout=0.25):
+    def __init__(self, dropout=0.25, layer=Layer):
         super().__init__()
         self.enter = nn.Linear(WIDTH, WIDTH)
-        self.layers = nn.ModuleList(Layer(dropout) for _ in range(LAYERS))
+        self.layers = nn.ModuleList(layer(dropout) for _ in range(LAYERS))
 
     def forward(self, x):
         x = self.enter(x)
@@ -70,10 +88,10 @@ def no_slack(monkeypatch):
     monkeypatch.setattr(operations, "SLACK", 1e9)
 
 
-def train(off_of=None, passes=1):
+def train(off_of=None, passes=1, layer=Layer):
     """Return: losses and gradients of each step; the offload."""
     torch.manual_seed(1)
-    model, seen = Model(), []
+    model, seen = Model(layer=layer), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     off = off_of(model) if off_of else None
     for _ in range(STEPS):
@@ -105,6 +123,17 @@ def test_same_by_force(passes):
     stats = off.stats()
     norms = [each for each in off._operations.recipes if each.call.name == "mul"]
     assert len(norms) >= 2 * LAYERS and stats.restores_refused == 0
+    gc.collect()
+    assert left_in(off) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("by", [forced, offloaded])
+def test_an_input_of_another_type(by):
+    """No operation makes it again."""
+    plain, _ = train(layer=ComplexLayer)
+    seen, off = train(by, layer=ComplexLayer)
+    assert equal(seen, plain)
+    assert off.stats().restores_refused == 0
     gc.collect()
     assert left_in(off) == (0, 0, 0)
 

@@ -189,7 +189,7 @@ class Operations:
         self._frames: Dict[int, OperationFrame] = {}
         self._storages: Dict[int, int] = {}
         # What was discarded, by its storage: a scope may be recomputed from it.
-        self._gone: Dict[int, Tuple[WeakStorage, "weakref.ref[OperationFrame]"]] = {}
+        self._gone: Dict[int, Tuple[WeakStorage, "weakref.ref[OperationFrame]", torch.dtype]] = {}
 
     def step_begins(self) -> None:
         now_ns = time.monotonic_ns()
@@ -338,7 +338,7 @@ class Operations:
         frame.views.append((tensor.shape, tensor.stride(), tensor.storage_offset()))
         packed = session.discard(frame, tensor)
         if place == recipe.first and self._has_scopes:
-            self._gone[identity] = WeakStorage(tensor), weakref.ref(frame)
+            self._gone[identity] = WeakStorage(tensor), weakref.ref(frame), tensor.dtype
         if frame.held is not None:
             self._settle(self._held_max)
         if place < recipe.last:
@@ -349,12 +349,13 @@ class Operations:
 
     def input(self, session: "Session", tensor: Tensor) -> Any:
         """What a scope that has run keeps of an input; None: no result that was discarded."""
-        if not self._gone or type(tensor) is not Tensor or tensor._version != 0:
+        if not self._gone or type(tensor) is not Tensor or tensor._version != 0 or (
+                tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg()):
             return None
         found = self._gone.get(storage_of(tensor)._cdata)
         frame = None if found is None else found[1]()
-        if frame is None:
-            return None
+        if found is None or frame is None or tensor.dtype is not found[2]:
+            return None  # what is made again has the result's own type
         frame.views.append((tensor.shape, tensor.stride(), tensor.storage_offset()))
         return session.discard_input(frame, tensor)
 
