@@ -7,6 +7,7 @@ import contextlib
 import errno
 import functools
 import gc
+import linecache
 import random
 import sys
 import tempfile
@@ -1234,7 +1235,9 @@ def device_index(number):
 
 
 class Interrupt:
-    """Raises at one line of what moves parameters, as Ctrl-C does; None: counts lines."""
+    """Raises at one line of what moves parameters, as Ctrl-C does; None: counts lines. Not at those
+    of `with`: one comes again when the block has ended, and what it entered is not left then, which
+    a signal's handler cannot do: it runs when the call that leaves it has ended."""
 
     FILES = "_params/on_device.py", "_params/residency.py", "_params/parameters.py"
 
@@ -1245,7 +1248,8 @@ class Interrupt:
         code = frame.f_code
         if not code.co_filename.endswith(self.FILES) or code.co_name in ("__del__", "gone"):
             return None
-        if event == "line":
+        line = linecache.getline(code.co_filename, frame.f_lineno).lstrip()
+        if event == "line" and not line.startswith("with "):
             self.left -= 1
             if self.left == 0:
                 sys.settrace(None)
