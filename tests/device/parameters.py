@@ -1236,8 +1236,8 @@ def device_index(number):
 
 class Interrupt:
     """Raises at one line of what moves parameters, as Ctrl-C does; None: counts lines. Not at those
-    of `with`: one comes again when the block has ended, and what it entered is not left then, which
-    a signal's handler cannot do: it runs when the call that leaves it has ended."""
+    that enter or leave a block: a lock that such a line has taken, or is to release, would stay
+    locked. A signal's handler runs when the call that leaves a `with` has ended."""
 
     FILES = "_params/on_device.py", "_params/residency.py", "_params/parameters.py"
 
@@ -1249,7 +1249,7 @@ class Interrupt:
         if not code.co_filename.endswith(self.FILES) or code.co_name in ("__del__", "gone"):
             return None
         line = linecache.getline(code.co_filename, frame.f_lineno).lstrip()
-        if event == "line" and not line.startswith("with "):
+        if event == "line" and not line.startswith(("with ", "try:", "finally:", "lock.release()")):
             self.left -= 1
             if self.left == 0:
                 sys.settrace(None)
