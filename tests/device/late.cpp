@@ -977,7 +977,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
 		machine().paced = paced;
 	});
 	m.def("own_ns", [] { return own_ns; });
-	m.def("current_stream", [](int device) { return current_streams[device]; });
 	m.def("clock_ns", [](int device) {
 		Lock lock;
 		machine().drain_all();

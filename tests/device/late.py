@@ -41,17 +41,12 @@ class Table:
         self.notifies = notifies
         self.times = True
         self.captures = False
-        self._streams = {}
 
     def capturing(self):
         return self.captures
 
     def current_stream(self, device):
-        key = device.index, late_device.current_stream(device.index)
-        stream = self._streams.get(key)
-        if stream is None:
-            stream = self._streams[key] = torch.accelerator.current_stream(device)
-        return stream
+        return torch.accelerator.current_stream(device)
 
     def new_stream(self, device):
         return torch.Stream(device)

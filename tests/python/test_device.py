@@ -805,30 +805,6 @@ def test_memory_that_cannot_be_unpinned_is_told(runtime, caplog):
     runtime.kernel()  # the model's next does not raise
 
 
-def test_a_stream_is_made_once():
-    """For each handle of each device; without handles it is asked for each time."""
-    table, current, asked = accelerator.Table("cuda"), {0: 0, 1: 0}, []
-
-    def current_stream(device):
-        asked.append(device.index)
-        return device.index, current[device.index]
-
-    table.module = types.SimpleNamespace(current_stream=current_stream)
-    table._handle = current.get
-    devices = [types.SimpleNamespace(index=index) for index in (0, 1)]
-    for handle in (0, 7, 0, 7):
-        current[0] = handle
-        assert [table.current_stream(device) for device in devices] == [(0, handle), (1, 0)]
-    assert asked == [0, 1, 0]
-    for current[0] in range(1000):  # of a program that makes streams of its own
-        assert table.current_stream(devices[0]) == (0, current[0])
-    assert len(table._streams) <= accelerator._STREAMS_MAX
-    asked.clear()
-    table._handle = None
-    assert [table.current_stream(devices[1]) for _ in range(2)] == [(1, 0)] * 2
-    assert asked == [1, 1]
-
-
 def test_a_device_without_streams_is_told(store, caplog):
     off = spillway.torch.offload(Layers(), store)
     with caplog.at_level(logging.WARNING, "spillway"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any, Dict, Tuple
+from typing import Any, Tuple
 
 import torch
 from torch import Tensor
@@ -18,7 +18,6 @@ from .copies import Shape
 _log = logging.getLogger("spillway")
 
 _HOST_REGISTER_PORTABLE = 1  # pinned for all devices of the process
-_STREAMS_MAX = 64  # that are remembered; PyTorch has 32 of a priority
 
 
 def synchronize(device: torch.device) -> None:
@@ -52,9 +51,6 @@ class Table:
         self.times = hasattr(getattr(self.module, "Event", None), "elapsed_time")
         if not hasattr(self.module, "cudart"):
             raise RuntimeError(f"spillway knows no way to pin memory for {kind}")
-        # Of CUDA and ROCm, by the index of a device: the handle of its current stream.
-        self._handle = getattr(torch._C, f"_{kind}_getCurrentRawStream", None)
-        self._streams: Dict[Tuple[int, int], Any] = {}
 
     def capturing(self) -> bool:
         """A graph is being captured: no event of it can be asked for, and it may wait for no event
@@ -62,17 +58,7 @@ class Table:
         return bool(self.module.is_current_stream_capturing())
 
     def current_stream(self, device: torch.device) -> Any:
-        """Asked for each tensor that is saved and used. Making the object takes most of what a
-        tensor takes that is kept, so it is made once for each handle."""
-        if self._handle is None:
-            return self.module.current_stream(device)
-        key = device.index, self._handle(device.index)
-        stream = self._streams.get(key)
-        if stream is None:
-            if len(self._streams) >= _STREAMS_MAX:
-                self._streams.clear()
-            stream = self._streams[key] = self.module.current_stream(device)
-        return stream
+        return self.module.current_stream(device)
 
     def new_stream(self, device: torch.device) -> Any:
         return self.module.Stream(device)
