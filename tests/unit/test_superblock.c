@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_layout.c - the superblock: round trip, golden bytes, every damaged bit and every
+ * tests/unit/test_superblock.c - the superblock: round trip, golden bytes, every damaged bit and every
  * impossible field refused
  */
 /* link: util layout */
