@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * tests/unit/test_superblock.c - the superblock: round trip, golden bytes, every damaged bit and every
- * impossible field refused
+ * tests/unit/test_superblock.c - the superblock: round trip, golden bytes, every damaged bit and
+ * every impossible field refused
  */
 /* link: util layout */
 #include <errno.h>
