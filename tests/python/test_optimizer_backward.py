@@ -16,6 +16,11 @@ from spillway._grads.freed_placeholder import Freed
 pytestmark = [pytest.mark.usefixtures("fake_state"),
               pytest.mark.skipif(not HOOKS, reason="this PyTorch has no hook for it")]
 
+try:
+    compiles = hasattr(torch, "compile") and torch.compile(lambda x: x, backend="eager")
+except RuntimeError:  # this Python is too new for it
+    compiles = False
+
 
 def tiled(tile=500, **options):
     return models(tile, in_backward=True, **options)
@@ -358,6 +363,7 @@ def test_evaluation_does_not_keep_gradients():
 def test_readers_are_watched_as_long_as_the_optimizer_is_there():
     watching = torch.nn.modules.module._global_forward_pre_hooks
     gc.collect()
+    nn.Identity()(0)  # those of earlier ones go
     before = len(watching)
     first, second = (over(Model(), in_backward=True) for _ in range(2))
     assert len(watching) == before + 2
@@ -367,4 +373,22 @@ def test_readers_are_watched_as_long_as_the_optimizer_is_there():
     del second
     gc.collect()
     assert there() is None
+    nn.Identity()(0)  # the next module that is called removes the hook
     assert len(watching) == before
+
+
+@pytest.mark.skipif(not compiles, reason="no torch.compile, or not with this Python")
+def test_an_optimizer_may_be_collected_while_something_is_compiled():
+    """Trial after trial in one program: PyTorch looks up the hooks that were there as it began."""
+    optimizers = [over(Model(), in_backward=True)]
+    gone = weakref.ref(optimizers[0])
+
+    def backend(graph, _):
+        optimizers.clear()
+        gc.collect()
+        return graph.forward
+
+    layer = nn.Linear(20, 30)
+    x = torch.randn(8, 20)
+    assert torch.equal(torch.compile(layer, backend=backend)(x), layer(x))
+    assert gone() is None

@@ -44,8 +44,7 @@ class Readers:
         # replaces it.
         self._uses = [_uses_of(param) for param in params]
         self.begin_step()
-        self._handle = torch.nn.modules.module.register_module_forward_pre_hook(_watch(self))
-        weakref.finalize(self, self._handle.remove)
+        self._handle = _watch(self)
 
     def remove(self) -> None:
         self._handle.remove()
@@ -80,13 +79,20 @@ class Readers:
                     "the last commit: this step is half done")
 
 
-def _watch(readers: Readers) -> Callable[[torch.nn.Module, Any], None]:
-    """A hook on all modules, which does not keep the optimizer alive."""
+def _watch(readers: Readers) -> Any:
+    """The handle of a hook on all modules, which does not keep the optimizer alive. When that is
+    gone the next module that is called removes the hook: garbage may be collected while
+    torch.compile compiles something, which looks up the hooks there were when it began."""
     found = weakref.ref(readers)
 
     def called(module: torch.nn.Module, _: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         here = found()
-        if here is not None and not torch.compiler.is_compiling():
+        if here is None:
+            handle.remove()
+        else:
             here.called(module)
 
-    return called
+    handle = torch.nn.modules.module.register_module_forward_pre_hook(called)
+    return handle
