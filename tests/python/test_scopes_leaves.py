@@ -75,8 +75,10 @@ def offloaded(model, **options):
         "scopes": list(model.layers), **options})
 
 
-def train(kind, off_of=None, passes=1):
-    """Return: losses, the leaf's and all parameters' gradients of each step, and the offload."""
+def train(kind, off_of=None, passes=1, between=None):
+    """
+    :param between: called with the model between the forward and the backward pass
+    Return: losses, the leaf's and all parameters' gradients of each step, and the offload."""
     torch.manual_seed(1)
     model, seen = kind(), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -85,6 +87,8 @@ def train(kind, off_of=None, passes=1):
         x = torch.randn(16, WIDTH, requires_grad=kind is Model)
         with off or contextlib.nullcontext():
             loss = model(x).square().mean()
+            if between is not None:
+                between(model)
             for left in reversed(range(passes)):
                 loss.backward(retain_graph=left > 0)
         leaf = getattr(model, "leaf", x)
@@ -156,6 +160,74 @@ def test_a_leaf_that_the_forward_pass_changes():
     assert off.stats().scopes_again == 0
     assert set(off._recomputer.refused.values()) == {
         "its input is changed in place after it has run"}
+
+
+class Shifts(nn.Module):
+    """Adds things to what it computes, which autograd does not save."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.shift = nn.Parameter(torch.zeros(WIDTH))
+        self.register_buffer("noise", torch.zeros(WIDTH))
+
+    def forward(self, prompt):
+        return self.down(torch.tanh(self.up(prompt * 3) + self.shift + self.noise))
+
+
+@pytest.mark.parametrize("what", ["input", "up.bias", "shift", "noise"])
+def test_what_the_program_changes_before_the_backward_pass(what):
+    """As one that balances experts, clips a prompt or draws noise does. PyTorch allows it of what
+    it has not saved: no step fails."""
+    class Changed(Prompted):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(Shifts() for _ in range(LAYERS))
+
+    @torch.no_grad()
+    def between(model):
+        if what == "input":
+            model.prompt.mul_(0.5)
+            return
+        for layer in model.layers:
+            (layer.noise if what == "noise" else layer.get_parameter(what)).add_(0.1)
+
+    plain, _ = train(Changed, between=between)
+    seen, off = train(Changed, offloaded, between=between)
+    assert equal(seen, plain)
+    assert off.stats().scopes_again == 0
+    assert set(off._recomputer.refused.values()) == {
+        f"its {what} is changed in place after it has run"}
+    _, off = train(Changed, offloaded)
+    assert off.stats().scopes_again > 0
+
+
+def test_a_result_that_hides_its_tensors():
+    """It would not be known when the backward pass comes to the layer."""
+    class Hidden:
+        def __init__(self, tensor):
+            self.tensor = tensor
+
+    class Hides(Layer):
+        def forward(self, x):
+            return Hidden(super().forward(x))
+
+    class Hiding(Model):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(Hides() for _ in range(LAYERS))
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = layer(x).tensor
+            return x
+
+    plain, _ = train(Hiding)
+    seen, off = train(Hiding, offloaded)
+    assert equal(seen, plain)
+    assert off.stats().scopes_again == 0
+    assert set(off._recomputer.refused.values()) == {
+        "its result has no tensors with gradients, or hides them"}
 
 
 def test_a_leaf_that_is_changed():

@@ -349,10 +349,6 @@ class Recomputer:
         self._trusted: Dict[nn.Module, Tuple[bool, ...]] = {}
         self._trial: Optional[_Trial] = None
         self.computing = threading.RLock()  # several threads may run backward passes
-        # Inputs of scopes tried in this step: version counters, and their values then; those of
-        # leaves until the forward pass ends, as an optimizer may change them.
-        self._counters: List[Tuple[nn.Module, Tensor, int]] = []
-        self._leaf_counters: List[Tuple[nn.Module, Tensor, int]] = []
         self._verdicts: Optional["Verdicts"] = None  # created at the first use
         self._beyond = Beyond()  # shared by the trials of this step
         self._waits = False
@@ -471,7 +467,6 @@ class Recomputer:
     def forget(self) -> None:
         """No trial follows soon: do not hold what module code reaches any longer."""
         self._beyond.clear()
-        self._leaf_counters = self._refuse_changed(self._leaf_counters)
 
     def abandon(self) -> None:
         """The running scope is no longer watched, and discards nothing any more."""
@@ -523,12 +518,35 @@ class Recomputer:
         if why is not None:
             self.refuse(module, why)
             return False
+        nodes = {tensor.grad_fn for tensor in tensors_in(result)} - {None}
+        if not nodes:
+            self.refuse(module, "its result has no tensors with gradients, or hides them")
+            return False
         self._trusted[module] = modes_of(module)
-        for tensor in tensors_in(frame.arguments):
-            counters = self._leaf_counters if _is_trained(tensor) else self._counters
-            counter = counted_by(tensor.detach(), nothing_on(tensor.device))
-            counters.append((module, counter, tensor._version))
+        self._look_when_used(frame, nodes)
         return True
+
+    def _look_when_used(self, frame: Frame, nodes: Set[Any]) -> None:
+        """Refuse a scope if what it computes from was changed in place by the time that the
+        backward pass comes to it. PyTorch allows that where it has not saved it; and whatever it
+        has, an optimizer changes afterwards.
+
+        :param nodes: of the graph, that made its result
+        """
+        module, before = frame.module, _versions_of(frame)
+        handles: List[Any] = []
+
+        def look(_: Any) -> None:
+            with self.computing:
+                while handles:
+                    handles.pop().remove()
+                changed = next((what for what, counter, version in before
+                                if counter._version != version), None)
+                before.clear()
+                if changed is not None and module not in self.refused:
+                    self.refuse(module, f"{changed} is changed in place after it has run")
+
+        handles += [node.register_prehook(look) for node in nodes]
 
     def _kept_elsewhere(self, frame: Frame) -> Optional[str]:
         """Whether tensors are on a device whose tensors are not offloaded."""
@@ -568,15 +586,16 @@ class Recomputer:
     def step_begins(self) -> None:
         self.forget()
         self._turn_to_outer()
-        self._counters = self._refuse_changed(self._counters)
 
-    def _refuse_changed(self, counters: List[Tuple[nn.Module, Tensor, int]]) -> List[Any]:
-        """Refuse scopes whose inputs were changed in place after the scope had run. Return: what is
-        left to be looked at."""
-        for module, counter, version in counters:
-            if counter._version != version and module not in self.refused:
-                self.refuse(module, "its input is changed in place after it has run")
-        return []
+
+def _versions_of(frame: Frame) -> List[Tuple[str, Tensor, int]]:
+    """What a scope computes from: in words, what counts its changes, and how many there were."""
+    given = [(counted_by(tensor.detach(), nothing_on(tensor.device)), tensor._version)
+             for tensor in tensors_in(frame.arguments)]
+    own = [*frame.module.named_parameters(), *frame.module.named_buffers()]
+    return [*(("its input", *each) for each in given),
+            *((f"its {name}", tensor, tensor._version) for name, tensor in own
+              if not tensor.is_inference())]
 
 
 class _Tried:
