@@ -18,6 +18,15 @@ int on_lock(struct on_device *on)
 	return ignore(PyObject_CallMethodObjArgs(on->lock, names.acquire, NULL));
 }
 
+int on_lock_if_free(struct on_device *on)
+{
+	PyObject *is_mine = PyObject_CallMethodObjArgs(on->lock, names.acquire, Py_False, NULL);
+	int rc = is_mine ? PyObject_IsTrue(is_mine) : -1;
+
+	Py_XDECREF(is_mine);
+	return rc;
+}
+
 void on_unlock(struct on_device *on)
 {
 	PyObject *type, *value, *traceback;

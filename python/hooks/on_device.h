@@ -54,6 +54,8 @@ extern PyTypeObject *users_type;
 extern PyType_Spec users_spec;
 
 int on_lock(struct on_device *on);
+/* Return: 1 with the lock, 0 if a call has it, even one of this thread. */
+int on_lock_if_free(struct on_device *on);
 /* Release the lock; an exception stays set. */
 void on_unlock(struct on_device *on);
 /* Keep the cache open until on_cache_end(). Return: NULL with an exception if it is closed. */

@@ -98,6 +98,22 @@ static PyObject *on_device_go_on(PyObject *object, PyObject *Py_UNUSED(unused))
 	Py_RETURN_NONE;
 }
 
+/* In Python Ctrl-C could come between taking the lock and the try that releases it. */
+static PyObject *on_device_progress(PyObject *object, PyObject *Py_UNUSED(unused))
+{
+	struct on_device *on = (struct on_device *)object;
+	int rc = on_lock_if_free(on);
+
+	if (rc > 0) {
+		on->is_due = true;
+		rc = on_go_on(on);
+		on_unlock(on);
+	}
+	if (rc < 0)
+		return NULL;
+	Py_RETURN_NONE;
+}
+
 static PyObject *on_device_forget(PyObject *object, PyObject *Py_UNUSED(unused))
 {
 	struct on_device *on = (struct on_device *)object;
@@ -127,6 +143,8 @@ static PyObject *on_device_known(PyObject *object, PyObject *Py_UNUSED(unused))
 
 static PyMethodDef on_device_methods[] = {
 	{"_go_on", on_device_go_on, METH_NOARGS, "Tell the cache what has ended. With the lock."},
+	{"_progress", on_device_progress, METH_NOARGS,
+	 "The same with the lock, unless a call has it, even one of this thread."},
 	{"restore", restore_now, METH_VARARGS,
 	 "What was discarded was recomputed: a verdict says whether to the same bytes."},
 	{"held", on_device_held, METH_NOARGS, "The memory that the cache may have copied."},
@@ -140,7 +158,6 @@ static PyMemberDef on_device_members[] = {
 	{"_lock", T_OBJECT, offsetof(struct on_device, lock), READONLY, NULL},
 	{"_users", T_OBJECT, offsetof(struct on_device, users), READONLY, NULL},
 	{"_scope", T_ULONGLONG, offsetof(struct on_device, scope), 0, NULL},
-	{"_is_due", T_BOOL, offsetof(struct on_device, is_due), 0, NULL},
 	{NULL, 0, 0, 0, NULL},
 };
 

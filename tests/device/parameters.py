@@ -1235,9 +1235,9 @@ def device_index(number):
 
 
 class Interrupt:
-    """Raises at one line of what moves parameters, as Ctrl-C does; None: counts lines. Not at those
-    that enter or leave a block: a lock that such a line has taken, or is to release, would stay
-    locked. A signal's handler runs when the call that leaves a `with` has ended."""
+    """Raises at one line of what moves parameters, as Ctrl-C does; None: counts lines. Not where a
+    `with` is left: a lock would stay locked, but a signal's handler runs when the call that leaves
+    it has ended."""
 
     FILES = "_params/on_device.py", "_params/residency.py", "_params/parameters.py"
 
@@ -1249,7 +1249,7 @@ class Interrupt:
         if not code.co_filename.endswith(self.FILES) or code.co_name in ("__del__", "gone"):
             return None
         line = linecache.getline(code.co_filename, frame.f_lineno).lstrip()
-        if event == "line" and not line.startswith(("with ", "try:", "finally:", "lock.release()")):
+        if event == "line" and not line.startswith("with "):
             self.left -= 1
             if self.left == 0:
                 sys.settrace(None)

@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_interrupts.py - Ctrl-C at any place where a context is entered or left
+import dis
 import gc
 import sys
+import threading
 
 import pytest
 import torch
 
 from offloading import Layers, equal, gradients_of, left_in, offload_each
+from streams import Table, host_is_device
 from spillway._core.torch_compat import innermost_function
+from spillway._params.residency import Owner
 
 
 class Interrupt:
@@ -83,3 +87,93 @@ def test_a_context_is_entered_or_left_or_nothing(store, rests):
     assert (off.stats().steps_resting > 0) == rests
     gc.collect()
     assert left_in(off) == (0, 0, 0)
+
+
+class AfterCall:
+    """Raises when one call has ended, before its result is used: there, too, Python would raise for
+    a signal."""
+
+    CALLS = {number for name, number in dis.opmap.items() if name.startswith("CALL")}
+
+    def __init__(self, place, name):
+        self.left = place
+        self._name = name
+        self._was_call = False
+
+    def __call__(self, frame, event, _):
+        if frame.f_code.co_name != self._name:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            if self._was_call:
+                self.left -= 1
+                if self.left == 0:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+            self._was_call = frame.f_code.co_code[frame.f_lasti] in self.CALLS
+        return self
+
+
+def interrupt_each_call(function, name):
+    """Interrupt each call of the innermost function of this name. Return: how many there are."""
+    for place in range(1, 100):
+        interrupt = AfterCall(place, name)
+        try:
+            sys.settrace(interrupt)
+            function()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        if interrupt.left > 0:
+            return place - 1
+    raise AssertionError("still not all")
+
+
+def is_free(lock):
+    """For another thread."""
+    found = []
+
+    def take():
+        found.append(lock.acquire(blocking=False))
+        if found[0]:
+            lock.release()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+class Few(Owner):
+    def _reap_freed(self):
+        self._gone.clear()
+
+
+def test_a_parameter_that_ends_leaves_no_lock():
+    owner = Few()
+    gone = owner._when_gone("a place")
+    assert interrupt_each_call(lambda: gone(None), "gone") > 3
+    gone(None)
+    assert not owner._gone and is_free(owner._lock)
+
+
+def test_progress_leaves_no_lock(store):
+    off = offload_each(store, Layers(2, 64))
+    host_is_device(off, Table())
+    device = off._session.device
+    assert interrupt_each_call(device.progress, "progress") > 0
+    device.progress()
+    assert is_free(device._lock)
+    off.close()
+
+
+def test_progress_of_a_thread_that_makes_progress(store):
+    """As of a signal's handler: it does not wait for itself."""
+    off = offload_each(store, Layers(2, 64))
+    host_is_device(off, Table())
+    device = off._session.device
+    with device._lock:
+        device.progress()
+    assert is_free(device._lock)
+    off.close()

@@ -45,7 +45,6 @@ class DeviceTensors(hooks.OnDevice):  # type: ignore[misc]
     port: Port
     _lock: threading.Lock  # not held while a take waits
     _scope: int  # scope borders so far
-    _is_due: bool  # the cache may have tokens to return
 
     def __new__(cls, port: Port, cache: Cache) -> "DeviceTensors":
         new: DeviceTensors = super().__new__(
@@ -126,13 +125,10 @@ class DeviceTensors(hooks.OnDevice):  # type: ignore[misc]
     def progress(self) -> None:
         """Continue what can be continued; not while another call does so, which may be of this same
         thread, interrupted by a signal handler."""
-        if self._lock.acquire(blocking=False):
-            try:
-                self._is_due = True
-                self._go_on()
-            finally:
-                self._lock.release()
-                log.drain()
+        try:
+            self._progress()
+        finally:
+            log.drain()
 
     def border(self) -> None:
         """A step, a stage or a scope begins or ends here."""

@@ -82,11 +82,16 @@ class Owner:
             here._gone.append(place)
             # The garbage collector may call this anywhere, even while this thread has the lock.
             lock: Any = here._lock
-            if not lock._is_owned() and lock.acquire(blocking=False):
-                try:
+            if lock._is_owned():
+                return
+            try:  # Ctrl-C may come as soon as acquire() returns
+                if lock.acquire(blocking=False):
                     here._reap_freed()
-                finally:
+            finally:
+                try:
                     lock.release()
+                except RuntimeError:  # another thread has it
+                    pass
 
         return gone
 
