@@ -42,6 +42,7 @@
 
 #include "drives/committed.h"
 #include "drives/format.h"
+#include "drives/opener.h"
 #include "drives/overlap.h"
 #include "drives/rebuild.h"
 #include "drives/safety.h"
@@ -452,6 +453,30 @@ static int complete_member(struct spw_candidate *candidate, const struct spw_log
 			 words);
 }
 
+/*
+ * Lock the superblocks of a drive while they are written: two processes at different copies would
+ * leave both torn when power is cut. Waits for one that is at it, or was killed in it.
+ */
+static int lock_superblocks(const struct spw_device *device, const struct spw_log *log)
+{
+	uint64_t deadline_ns = 0;
+	int rc = spw_device_lock(device, 0, 1);
+
+	while (rc == -EBUSY) {
+		if (!spw_drives__opener_await(&deadline_ns, log,
+					      "%s: another process completes its superblocks; "
+					      "waiting up to %u s",
+					      device->path, SPW_TEARDOWN_S_MAX))
+			return spw_error(rc,
+					 "%s: another process has been completing its superblocks "
+					 "for %u s: open the store again once that is done (see "
+					 "fuser %s, and dmesg: it may wait for the drive)",
+					 device->path, SPW_TEARDOWN_S_MAX, device->path);
+		rc = spw_device_lock(device, 0, 1);
+	}
+	return rc;
+}
+
 static int complete_device(struct spw_device *device, const struct spw_log *log)
 {
 	const char *path = spw_device_path(device);
@@ -460,9 +485,13 @@ static int complete_device(struct spw_device *device, const struct spw_log *log)
 
 	if (rc != 0)
 		return rc;
-	candidate->device = device;
-	rc = complete_member(candidate, log);
-	candidate->device = NULL; /* the assembly's */
+	rc = lock_superblocks(device, log);
+	if (rc == 0) {
+		candidate->device = device;
+		rc = complete_member(candidate, log);
+		candidate->device = NULL; /* the assembly's */
+		(void)spw_device_unlock(device, 0, 1);
+	}
 	spw_drives__candidates_close(candidate, 1);
 	return rc;
 }

@@ -116,9 +116,10 @@ static void note_unknown(struct spw_commits_found *found, uint32_t drive,
 	found->unknown_number = commit->number;
 }
 
-/* The newest commit of a drive. */
+/* The newest commit of a drive; and the sequence numbers in its slots, 0: none. */
 struct newest {
 	uint64_t sequence, number, members;
+	uint64_t slots[SPW_COMMIT_SLOTS];
 };
 
 /* Read a slot of a drive. @newest: updated. Return: 1 the slot cannot be read; 0; -errno. */
@@ -136,8 +137,13 @@ static int look_into_slot(const struct spw_assembly *assembly, uint32_t drive, u
 		note_unknown(found, drive, &commit);
 		return 0;
 	}
-	if (rc == 0 && commit.sequence > newest->sequence)
-		*newest = (struct newest){commit.sequence, commit.number, commit.members};
+	if (rc == 0)
+		newest->slots[slot] = commit.sequence;
+	if (rc == 0 && commit.sequence > newest->sequence) {
+		newest->sequence = commit.sequence;
+		newest->number = commit.number;
+		newest->members = commit.members;
+	}
 	if (rc == 0 || rc == -EMEDIUMTYPE)
 		found->read[slot] |= bit_of(assembly, drive);
 	switch (rc) {
@@ -262,14 +268,16 @@ static uint64_t replaced_without(const struct spw_superblock *newest,
 	return mask;
 }
 
+/* In either slot: a process that was killed may have written the next one to some drives only. */
 static bool is_found_on_current(const struct spw_assembly *assembly,
 				const struct spw_superblock *newest_sb,
 				const struct newest newest[], uint64_t sequence)
 {
 	for (uint32_t i = 0; i < assembly->count; i++)
-		if (assembly->superblocks[i].sequence == newest_sb->sequence &&
-		    newest[i].sequence == sequence)
-			return true;
+		for (uint32_t slot = 0; slot < SPW_COMMIT_SLOTS; slot++)
+			if (assembly->superblocks[i].sequence == newest_sb->sequence &&
+			    newest[i].slots[slot] == sequence)
+				return true;
 	return false;
 }
 

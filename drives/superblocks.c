@@ -137,8 +137,7 @@ static int look_for_foreign(const struct spw_device *device, struct spw_superblo
 	return 0;
 }
 
-int spw_drives__superblocks_read(const struct spw_device *device,
-				 struct spw_superblocks *superblocks)
+static int read_once(const struct spw_device *device, struct spw_superblocks *superblocks)
 {
 	uint64_t size_bytes = spw_device_geometry(device)->size_bytes;
 	const struct spw_place_content *first = &superblocks->places[SPW_PLACE_FIRST];
@@ -168,6 +167,18 @@ int spw_drives__superblocks_read(const struct spw_device *device,
 	    look_for_foreign(device, superblocks) != 0)
 		return -ENOMEM;
 	return superblocks->chosen;
+}
+
+/*
+ * Read as another process writes one copy and then the other (REPLACE-5), both may be torn: then
+ * the one that was written first is whole by now.
+ */
+int spw_drives__superblocks_read(const struct spw_device *device,
+				 struct spw_superblocks *superblocks)
+{
+	int rc = read_once(device, superblocks);
+
+	return rc == -EUCLEAN ? read_once(device, superblocks) : rc;
 }
 
 static bool is_all_zero(const uint8_t *bytes, size_t len)

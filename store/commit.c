@@ -15,6 +15,9 @@
  *   DURABLE-4  A block has a higher sequence number than all earlier ones.
  *   DURABLE-5  When a commit is reported as durable, the members in its block (version 2) are
  *              exactly the drives on which the block was written and flushed.
+ *   DURABLE-6  Before an opened store writes anything, the commit that it has found is on each of
+ *              its members, and flushed, as if it had been reported: it may be of a process that
+ *              was killed before that.
  *
  * A mirrored commit needs only one flushed replica of each chunk. A drive that fails during it is
  * retired, and the commit is repeated without that drive, even if it is in service again by then.
@@ -407,12 +410,9 @@ static void retire(struct spw_store *store, uint32_t drive, int rc)
 }
 
 /* Write a commit block to the drives of @mask, then flush. @retires: retire drives that fail. */
-static int write_blocks(struct spw_store *store, uint64_t mask, uint32_t slot,
-			const struct spw_commit *commit, bool retires)
+static int write_blocks_to(struct spw_store *store, uint64_t mask, uint32_t slot,
+			   const struct spw_commit *commit, bool retires)
 {
-	if (mask == 0)
-		return spw_error(-EIO, "no drive of the store is in service: a commit cannot be "
-				       "written");
 	for (uint32_t i = 0; i < store->drive_count; i++) {
 		int rc = mask >> i & 1 ? write_block(store, i, slot, commit) : 0;
 
@@ -421,7 +421,38 @@ static int write_blocks(struct spw_store *store, uint64_t mask, uint32_t slot,
 		if (rc)
 			return rc;
 	}
-	return spw_store__control_run(store, REQUEST_FLUSH, mask, NULL, retires);
+	return mask ? spw_store__control_run(store, REQUEST_FLUSH, mask, NULL, retires) : 0;
+}
+
+/* Drives that do not know yet that another was replaced. */
+static uint64_t untold_drives(const struct spw_store *store)
+{
+	const struct spw_superblock *superblocks = store->assembly.superblocks;
+	uint64_t newest = 0, mask = 0;
+
+	for (uint32_t i = 0; i < store->drive_count; i++)
+		newest = SPW_MAX(newest, superblocks[i].sequence);
+	for (uint32_t i = 0; i < store->drive_count; i++)
+		if (superblocks[i].sequence != newest)
+			mask |= UINT64_C(1) << i;
+	return mask;
+}
+
+/*
+ * Drives that have not been told of a replacement come last: a commit that only they have passes
+ * for one that was made with the replaced drive.
+ */
+static int write_blocks(struct spw_store *store, uint64_t mask, uint32_t slot,
+			const struct spw_commit *commit, bool retires)
+{
+	uint64_t untold = mask & untold_drives(store);
+	int rc;
+
+	if (mask == 0)
+		return spw_error(-EIO, "no drive of the store is in service: a commit cannot be "
+				       "written");
+	rc = write_blocks_to(store, mask & ~untold, slot, commit, retires);
+	return rc ? rc : write_blocks_to(store, untold, slot, commit, retires);
 }
 
 /* Write the block to all drives in service, its members (DURABLE-5). Others keep older blocks. */
@@ -638,6 +669,42 @@ int spw_store__commit_give_up(struct spw_store *store, uint32_t slot)
 	for (uint32_t i = 0; rc == 0 && i < store->drive_count; i++)
 		rc = spw_device_sync(store->drives[i].device);
 	return rc;
+}
+
+/* Write and flush on the drives of @mask. Return: 0; -ENOMEM; an error of the last that failed. */
+static int secure_on(const struct spw_store *store, const struct spw_commit *commit, uint64_t mask,
+		     uint64_t have, unsigned *secured)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; rc != -ENOMEM && i < store->drive_count; i++) {
+		uint64_t bit = UINT64_C(1) << store->assembly.superblocks[i].drive_index;
+		int result = 0;
+
+		if (!(mask >> i & 1) || (commit->members && !(commit->members & bit)))
+			continue;
+		if (!(have & bit))
+			result = write_block(store, i, commit->slot, commit);
+		if (result == 0)
+			result = spw_device_sync(store->drives[i].device);
+		*secured += result == 0;
+		rc = result ? result : rc;
+		if (result)
+			spw_log(&store->opts.log, SPW_LOG_WARNING, "%s", spw_last_error());
+	}
+	return rc;
+}
+
+int spw_store__commit_secure(struct spw_store *store, const struct spw_commit *commit,
+			     uint64_t have)
+{
+	uint64_t untold = untold_drives(store);
+	unsigned secured = 0;
+	int rc = secure_on(store, commit, ~untold, have, &secured);
+
+	if (rc != -ENOMEM && untold)
+		rc = secure_on(store, commit, untold, have, &secured);
+	return rc == -ENOMEM || secured == 0 ? rc : 0;
 }
 
 /* ---- What is durable ---- */

@@ -44,6 +44,14 @@ int spw_store__commit_make(struct spw_store *store, const spw_object objects[], 
 struct committed *spw_store__committed_new(uint32_t count);
 /* Discard a commit: zero its slot on each drive, and flush. Before the queue is opened. */
 int spw_store__commit_give_up(struct spw_store *store, uint32_t slot);
+/*
+ * Make a commit that was found as durable as one that returned (DURABLE-6): a process that was
+ * killed may have written its block to some drives only, and not have flushed. @have: bit per
+ * drive, by its index, that has it. Drives that fail are left out, with a warning. Before the queue
+ * is opened. Return: 0; -ENOMEM; no drive can be written: its error.
+ */
+int spw_store__commit_secure(struct spw_store *store, const struct spw_commit *commit,
+			     uint64_t have);
 void spw_store__commits_close(struct spw_store *store);
 
 #endif

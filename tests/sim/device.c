@@ -221,10 +221,19 @@ static int sim_device_size(const struct spw_device *device, uint64_t *bytes)
 	return 0;
 }
 
+/* One lock of a drive or of a partition of it; and one of superblocks, while these are locked. */
+static struct sim_range *lock_of(const struct spw_device *device, uint64_t offset_bytes,
+				 uint64_t len_bytes)
+{
+	struct sim_drive *drive = &sim_drives[device->fd];
+
+	return offset_bytes == 0 && len_bytes == 1 ? &drive->superblocks_locked : &drive->locked;
+}
+
 static int sim_device_lock(const struct spw_device *device, uint64_t offset_bytes,
 			   uint64_t len_bytes)
 {
-	struct sim_range *locked = &sim_drives[device->fd].locked;
+	struct sim_range *locked = lock_of(device, offset_bytes, len_bytes);
 
 	if (locked->len_bytes)
 		return spw_error(-EBUSY, "%s: is locked", device->path);
@@ -235,7 +244,7 @@ static int sim_device_lock(const struct spw_device *device, uint64_t offset_byte
 static int sim_device_unlock(const struct spw_device *device, uint64_t offset_bytes,
 			     uint64_t len_bytes)
 {
-	sim_drives[device->fd].locked.len_bytes = 0;
+	lock_of(device, offset_bytes, len_bytes)->len_bytes = 0;
 	return 0;
 }
 
@@ -248,6 +257,7 @@ WRAP(int, spw_engine__device_translate_error, (const struct spw_device *device, 
 static void sim_device_close(struct spw_device *device)
 {
 	sim_drives[device->fd].locked.len_bytes = 0;
+	sim_drives[device->fd].superblocks_locked.len_bytes = 0;
 	if (sim_drives[device->fd].claimed_by == device)
 		sim_drives[device->fd].claimed_by = NULL;
 }

@@ -148,7 +148,7 @@ struct sim_drive {
 
 	/* where the store may write; len_bytes 0: anywhere */
 	struct sim_range allowed;
-	struct sim_range locked;
+	struct sim_range locked, superblocks_locked;
 	const void *claimed_by; /* the exclusive owner; NULL: unclaimed, and no write is allowed */
 	struct sim_io *active_first;
 };
