@@ -21,7 +21,7 @@ declare -A packages=(
         python3-wheel=p:wheel python3-dev=y:Python.h e2fsprogs=c:mkfs.ext4 fdisk=c:sfdisk util-linux=c:losetup
         mount=c:mount dmsetup=c:dmsetup procps=c:pgrep valgrind=c:valgrind python3-matplotlib=p:matplotlib"
     [others]="e2fsprogs=c:mkfs.ext4 fdisk=c:sfdisk lvm2=c:pvcreate mdadm=c:mdadm cryptsetup-bin=c:cryptsetup
-        bcache-tools=c:make-bcache xfsprogs=c:mkfs.xfs btrfs-progs=c:mkfs.btrfs dosfstools=c:mkfs.vfat ntfs-3g=c:mkfs.ntfs fio=c:fio
+        bcache-tools=c:make-bcache xfsprogs=c:mkfs.xfs btrfs-progs=c:mkfs.btrfs dosfstools=c:mkfs.vfat ntfs-3g=c:mkfs.ntfs fio=c:fio strace=c:strace
         zsh=c:zsh fish=c:fish libjemalloc2 libtcmalloc-minimal4 libmimalloc2.0"
     [demo]="python3=c:python3 python3-torch=p:torch python3-dev=y:Python.h libopenblas0-pthread=p:torch util-linux=c:losetup mount=c:losetup"
     [bench]="fio=c:fio python3=c:python3 dpkg-dev=c:dpkg-source mount=c:losetup"

@@ -171,6 +171,18 @@ for job in "rw=randwrite bs=8k,4k" "rw=randread bs=4k,8k" "rw=write bs=4k,8k" "r
     expect_no_output "random offsets"
 done
 
+begin "a size that is no multiple of the blocks is rounded down, and says so"
+for job in "rw=read size=6k" "rw=write bs=12k size=100k" "rw=rw bs=4k,12k size=64k" "rw=read bs=12k filesize=100k"; do
+    # shellcheck disable=SC2046,SC2086 # words
+    expect_exit 0 "$SPILLWAY" bench --filename="$one" --direct=1 $(printf -- '--%s ' $job)
+    expect_output "differs      : size: rounded down to whole blocks"
+done
+for job in "rw=randread size=6k" "rw=read bs=12k size=36k" "rw=read bs=4k,12k size=64k" "rw=read bs=12k"; do
+    # shellcheck disable=SC2046,SC2086 # words
+    expect_exit 0 "$SPILLWAY" bench --filename="$one" --direct=1 $(printf -- '--%s ' $job)
+    expect_no_output "size: rounded"
+done
+
 begin "a section of another engine is left out, said, and fails the run at its end"
 printf '[global]\nfilename=%s\ndirect=1\nsize=1m\n[a]\nrw=read\n[burn]\nioengine=cpuio\ncpuload=50\n' "$one" >"$TEST_TMP/left.fio"
 expect_exit 1 "$SPILLWAY" bench --output-format=json --output="$TEST_TMP/ours.json" "$TEST_TMP/left.fio"

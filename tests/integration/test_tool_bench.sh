@@ -106,7 +106,7 @@ for alias in "$one" "$TEST_TMP/alias" "$TEST_TMP/another"; do
     expect_output "$one and $alias are the same device" "usage:"
 done
 expect_true "settings were written" test ! -e "$TEST_TMP/twice.json"
-bench 0 --filename="$one" --rw=read --size=1m --name=other --filename="$TEST_TMP/alias" --rw=read --size=1m
+bench 0 --name=one --filename="$one" --rw=read --size=1m --name=other --filename="$TEST_TMP/alias" --rw=read --size=1m
 
 begin "every transfer is made, once"
 for backend in io_uring libaio; do

@@ -86,6 +86,7 @@ struct bench_lengths {
 	uint64_t min, max;                           /* bytes; min 0: the job's sizes */
 	struct bench_share shares[BENCH_SHARES_MAX]; /* used instead of the range */
 	unsigned count;                              /* 0: any multiple of min */
+	bool by_range;                               /* by bsrange, which bs does not change */
 };
 
 #define BENCH_PATTERN_BYTES 512
@@ -113,6 +114,7 @@ enum bench_remark {
 	BENCH_REMARK_OFFLOAD,
 	BENCH_REMARK_NOT_VERIFIED,
 	BENCH_REMARK_WHOLE,
+	BENCH_REMARK_ROUNDED,
 	BENCH_REMARKS,
 };
 

@@ -70,6 +70,8 @@ const char *bench_remark_words(enum bench_remark remark)
 		[BENCH_REMARK_NOT_VERIFIED] =
 			"verify: a null engine keeps nothing, so nothing is read back",
 		[BENCH_REMARK_WHOLE] = "random offsets: all of size is transferred; fio ends early",
+		[BENCH_REMARK_ROUNDED] =
+			"size: rounded down to whole blocks; fio's last one goes beyond it",
 	};
 
 	return words[remark];

@@ -115,6 +115,20 @@ static bool fio_ends_early(const struct bench_job *job)
 	return false;
 }
 
+/* In fio, the last sequential block goes beyond a size that is no multiple, if the file does. */
+static bool fio_goes_beyond(const struct bench_job *job)
+{
+	uint64_t size = job->file_bytes > 0 ? job->file_bytes : job->size_bytes;
+
+	if (bench_rw_is_random(job->rw))
+		return false;
+	for (unsigned i = 0; i < BENCH_DIRECTIONS; i++)
+		if ((i == BENCH_DIR_READ ? bench_rw_reads : bench_rw_writes)(job->rw) &&
+		    size % bench_job_lengths(job, i).min != 0)
+			return true;
+	return false;
+}
+
 int bench_plan_add(struct bench_plan *plan, const struct bench_job *job)
 {
 	struct bench_job *grown;
@@ -134,6 +148,8 @@ int bench_plan_add(struct bench_plan *plan, const struct bench_job *job)
 		grown->remarks |= 1u << BENCH_REMARK_BUFFERED;
 	if (fio_ends_early(grown))
 		grown->remarks |= 1u << BENCH_REMARK_WHOLE;
+	if (fio_goes_beyond(grown))
+		grown->remarks |= 1u << BENCH_REMARK_ROUNDED;
 	if (grown->null_engine) {
 		grown->filename[0] = '\0';
 		grown->remarks &= ~(1u << BENCH_REMARK_CHECKSUM);

@@ -237,6 +237,20 @@ static int set_text(void *field, const struct option *option, const char *value)
 	return 0;
 }
 
+/* As in fio, each filename= adds to those before, of the defaults as well. */
+static int add_files(void *field, const struct option *option, const char *value)
+{
+	char *names = field;
+	size_t used = strlen(names);
+	size_t bytes = used + (used > 0) + strlen(value) + 1;
+
+	if (bytes > option->max)
+		return spw_error(-EINVAL, "%s: longer than %ju bytes", option->name,
+				 (uintmax_t)option->max - 1);
+	(void)snprintf(names + used, option->max - used, "%s%s", used > 0 ? ":" : "", value);
+	return 0;
+}
+
 /* Set null: "null", or "null=6g" with the rate of each drive. */
 static int set_null(void *field, const struct option *option, const char *value)
 {
@@ -266,8 +280,10 @@ static void set_lengths(struct bench_job *job, unsigned direction,
 {
 	struct bench_lengths other = bench_job_lengths(job, !direction);
 
-	/* As in fio, shares are kept, whatever other sizes are set before or after. */
+	/* As in fio, whatever the order: shares count before a range, and a range before a size. */
 	if (job->lengths[direction].count > 0 && lengths->count == 0)
+		return;
+	if (job->lengths[direction].by_range && lengths->count == 0 && !lengths->by_range)
 		return;
 	job->lengths[!direction] = other;
 	job->lengths[direction] = *lengths;
@@ -293,6 +309,7 @@ static int add_range(void *context, unsigned direction, const char *part)
 	struct bench_lengths lengths = {.count = 0};
 	int result = bench_parse_range(part, &lengths);
 
+	lengths.by_range = true;
 	if (result == 0 && (lengths.min == 0 || lengths.max < lengths.min))
 		return spw_error(-EINVAL, "blocks of %ju to %ju bytes make no sense",
 				 (uintmax_t)lengths.min, (uintmax_t)lengths.max);
@@ -676,7 +693,10 @@ static const struct option options[] = {
 	{"name", NULL, TEXT(name), "NAME",
 	 "begin a job; options before the first apply to all jobs. In a job file: the name in "
 	 "reports"},
-	{"filename", NULL, TEXT(filename), "A:B", "devices or existing files, colon separated"},
+	{"filename", NULL, add_files, FIELD(filename), 0, BYTES(filename), NULL, "A:B",
+	 "devices or existing files, colon separated; as in fio each filename= adds to those "
+	 "before "
+	 "it, of [global] too"},
 	{"directory", NULL, TEXT(directory), "DIR",
 	 "where these are; without names, use the files that fio made there: JOB.WORKER.FILE"},
 	{"nrfiles", "nr_files", COUNT(nrfiles, 1, BENCH_FILES_MAX),
@@ -689,7 +709,7 @@ static const struct option options[] = {
 	 "percentage of writes; the last of the two counts"},
 	{"bs", "blocksize", JOB(set_block), "SIZE", "block size (default 4k), or of reads,writes"},
 	{"bsrange", "blocksize_range", JOB(set_range), "MIN-MAX",
-	 "random block sizes, multiples of MIN"},
+	 "random block sizes, multiples of MIN; overrides bs"},
 	{"bssplit", NULL, JOB(set_split), "SIZE/PERCENT:...",
 	 "block sizes, each for this percentage of transfers; overrides bs and bsrange"},
 	{"size", NULL, JOB(set_total), "SIZE",

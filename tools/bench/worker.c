@@ -43,8 +43,9 @@ struct state {
 	 * depends only on the seed. They pause while writes are in flight.
 	 */
 	struct bench_region *readers;
-	uint64_t since; /* writes since the last batch of reads was due */
-	uint64_t due;   /* reads to do before the next write */
+	uint64_t unread; /* written transfers that were not read back yet, if there is a backlog */
+	uint64_t batch;  /* of them to read back before more gather */
+	uint64_t due;    /* reads to do before the next write */
 	unsigned device_next;
 	struct bench_timer timer;
 	struct bench_random random, reader_random; /* for drawing directions */
@@ -278,6 +279,28 @@ static void fill(struct state *state, const struct slot *slot)
 				   slot->io.offset_bytes, slot->start_ns);
 }
 
+/*
+ * Note a write. As in fio, a batch begins when a whole backlog is unread, also where the last batch
+ * left some of it; what a batch larger than that lacks is read as it is written.
+ */
+static void gather(struct state *state)
+{
+	const struct bench_job *job = state->job;
+
+	state->unread++;
+	if (state->batch == 0 && state->unread % job->verify_backlog == 0)
+		state->batch = job->verify_backlog_batch > 0 ? job->verify_backlog_batch
+							     : job->verify_backlog;
+	state->due = SPW_MIN(state->batch, state->unread);
+}
+
+static void note_read_back(struct state *state)
+{
+	state->due--;
+	state->batch -= state->batch > 0;
+	state->unread -= state->unread > 0;
+}
+
 static int prepare(struct state *state, struct slot *slot, unsigned direction)
 {
 	slot->direction = direction;
@@ -288,12 +311,8 @@ static int prepare(struct state *state, struct slot *slot, unsigned direction)
 	if (slot->direction == BENCH_DIR_WRITE) {
 		fill(state, slot);
 		state->writes_in_flight++;
-		if (++state->since == state->job->verify_backlog) {
-			state->since = 0;
-			state->due = state->job->verify_backlog_batch > 0
-					     ? state->job->verify_backlog_batch
-					     : state->job->verify_backlog;
-		}
+		if (state->job->verify_backlog > 0)
+			gather(state);
 	}
 	state->idle_count--;
 	state->prepared[state->prepared_count++] = slot;
@@ -348,7 +367,7 @@ static int prepare_next(struct state *state, struct slot *slot)
 	if (state->due > 0 && state->writes_in_flight > 0)
 		return 0;
 	if (state->due > 0 && !state->waiting && next_of_files(state, BENCH_DIR_READ, true, slot)) {
-		state->due--;
+		note_read_back(state);
 	} else {
 		state->due = 0;
 		direction = state->direction;
