@@ -171,7 +171,7 @@ for job in "rw=randwrite bs=8k,4k" "rw=randread bs=4k,8k" "rw=write bs=4k,8k" "r
     expect_no_output "random offsets"
 done
 
-begin "a size that is no multiple of the blocks is rounded down, and says so"
+begin "a size that is not a multiple of the blocks is rounded down, and says so"
 for job in "rw=read size=6k" "rw=write bs=12k size=100k" "rw=rw bs=4k,12k size=64k" "rw=read bs=12k filesize=100k"; do
     # shellcheck disable=SC2046,SC2086 # words
     expect_exit 0 "$SPILLWAY" bench --filename="$one" --direct=1 $(printf -- '--%s ' $job)

@@ -115,7 +115,7 @@ static bool fio_ends_early(const struct bench_job *job)
 	return false;
 }
 
-/* In fio, the last sequential block goes beyond a size that is no multiple, if the file does. */
+/* In fio, the last sequential block goes beyond a size that is not a multiple, if the file does. */
 static bool fio_goes_beyond(const struct bench_job *job)
 {
 	uint64_t size = job->file_bytes > 0 ? job->file_bytes : job->size_bytes;
