@@ -42,8 +42,6 @@ static int offer_check(const struct spw_offer *offer, enum spw_cache_hint hint,
 {
 	if (!offer || !tensor)
 		return spw_error(-EINVAL, "an offer needs a tensor to set");
-	if (offer->reserved[0] != 0)
-		return spw_error(-EINVAL, "an offer: reserved fields must be 0");
 	if ((unsigned)hint == HINT_SPILL)
 		return spw_error(-EINVAL, "there is no hint 2 any more, to spill in any case: "
 					  "SPW_HINT_NONE leaves it to the mode, and min_bytes says "
@@ -268,14 +266,22 @@ static int offer_discard(struct entry *entry)
 	return discarded ? SPW_OFFER_AGAIN : SPW_OFFER_KEEP;
 }
 
+/* The controller is told of a new entry. */
+static void offer_told(struct entry *entry, enum spw_cache_hint hint, uint64_t number)
+{
+	struct spw_cache *cache = entry->cache;
+
+	spw_control__offered(control_of(cache), &entry->track, (uint32_t)(entry - cache->entries),
+			     entry->len_bytes, hint);
+	spw_control__numbered(control_of(cache), &entry->track, number);
+}
+
 static int offer_new(struct entry *entry, enum spw_cache_hint hint)
 {
 	struct spw_cache *cache = entry->cache;
 	enum keep_reason reason;
 	int rc;
 
-	spw_control__offered(control_of(cache), &entry->track, (uint32_t)(entry - cache->entries),
-			     entry->len_bytes, hint);
 	spw_cache__window_follow(cache);
 	if (spw_cache__rule_discards(entry, hint))
 		return offer_discard(entry);
@@ -352,7 +358,11 @@ int spw_cache__offer_any(struct spw_cache *cache, const struct spw_offer *offer,
 	if (entry) {
 		rc = offer_duplicate(entry, offer, hint);
 	} else {
+		spw_control__hold_clock(control_of(cache), true);
 		entry = spw_cache__entry_begin(cache, offer, device, offset_bytes, len_bytes);
+		if (entry)
+			offer_told(entry, hint, offer->number);
+		spw_control__hold_clock(control_of(cache), false);
 		if (entry) {
 			rc = offer_new(entry, hint);
 		} else {

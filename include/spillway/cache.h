@@ -180,9 +180,20 @@ struct spw_offer {
 	uint64_t offset_bytes, len_bytes;
 	/* the caller's token for the memory, not 0; spw_cache_drain() returns it */
 	uint64_t owner;
-	uint64_t reserved[1];
+	/*
+	 * the how-manyth save of the step it is, for spw_cache_keep() in later steps; 0: it is to
+	 * be offered in those, too. With a number the part is the whole storage
+	 */
+	uint64_t number;
 };
-SPW_ABI(struct spw_offer, reserved, 56, 64);
+SPW_ABI(struct spw_offer, number, 56, 64);
+
+/* A tensor that stays in the caller's memory, and that no entry stands for. */
+struct spw_kept {
+	uint64_t id; /* 0: none */
+	uint64_t len_bytes;
+};
+SPW_ABI(struct spw_kept, len_bytes, 8, 16);
 
 /* Result of a take: the tensor was discarded, recompute its scope. */
 #define SPW_TAKE_AGAIN 1
@@ -644,6 +655,47 @@ SPW_EXPORT void spw_cache_return(struct spw_cache *cache, uint64_t lease);
  * Return: 0; -ENOENT no such tensor.
  */
 SPW_EXPORT int spw_cache_release(struct spw_cache *cache, spw_tensor tensor);
+
+/**
+ * spw_cache_keep - ask whether the plan keeps a tensor, before it is offered
+ * @cache:      the cache
+ * @number:     the how-manyth save of the step it is
+ * @len_bytes:  of its elements
+ * @kept:       set if the plan does
+ *
+ * It does if the next tensor of the innermost scope, in the step that was planned for, was the same
+ * save and as long, and is planned to stay. Then this one counts as offered, without an entry. The
+ * caller keeps the memory, finds out itself what else is saved of it, and calls
+ * spw_cache_kept_used() and spw_cache_kept_gone().
+ *
+ * Return: 1; 2 the same, and spw_cache_drain() has tokens; 0 it is to be offered; -ESRCH that, and
+ * no plan is followed: nor can any be until the next step.
+ */
+SPW_EXPORT int spw_cache_keep(struct spw_cache *cache, uint64_t number, uint64_t len_bytes,
+			      struct spw_kept *kept);
+
+/**
+ * spw_cache_kept_again - the same bytes are saved once more
+ * @cache:  the cache
+ * @kept:   of spw_cache_keep()
+ */
+SPW_EXPORT void spw_cache_kept_again(struct spw_cache *cache, const struct spw_kept *kept);
+
+/**
+ * spw_cache_kept_used - the tensor is used: in place of a take
+ * @cache:  the cache
+ * @kept:   of spw_cache_keep()
+ *
+ * Return: 1 spw_cache_drain() has tokens; 0.
+ */
+SPW_EXPORT int spw_cache_kept_used(struct spw_cache *cache, const struct spw_kept *kept);
+
+/**
+ * spw_cache_kept_gone - the caller does not keep the memory any more: in place of a release
+ * @cache:  the cache
+ * @kept:   of spw_cache_keep(), once
+ */
+SPW_EXPORT void spw_cache_kept_gone(struct spw_cache *cache, const struct spw_kept *kept);
 
 /**
  * spw_cache_drain - reap the tokens whose memory the cache no longer needs

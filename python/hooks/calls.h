@@ -28,6 +28,10 @@ struct library {
 	__typeof__(&spw_cache_ahead) ahead;
 	__typeof__(&spw_cache_drain_device) drain_device;
 	__typeof__(&spw_cache_step_rest) step_rest;
+	__typeof__(&spw_cache_keep) keep;
+	__typeof__(&spw_cache_kept_again) kept_again;
+	__typeof__(&spw_cache_kept_used) kept_used;
+	__typeof__(&spw_cache_kept_gone) kept_gone;
 };
 
 struct dl_exchange;
@@ -42,7 +46,7 @@ struct attribute {
 /* Attributes of a tensor; cdata is a storage's identity. */
 #define TORCH_ATTRIBUTES(X) \
 	X(is_cpu) X(is_leaf) X(requires_grad) X(dtype) X(version) X(shape) X(base) X(device) \
-	X(cdata)
+	X(cdata) X(length) /* bytes of a tensor's elements */
 
 /* Types; methods of a tensor and of a storage; other objects; functions of hooks_loader.py. */
 #define TORCH_OBJECTS(X) \

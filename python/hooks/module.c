@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* hooks/module.c - the extension module, and Session, the base of the package's session type */
+#include "kept.h"
 #include "lease.h"
 #include "on_device_type.h"
 #include "port.h"
@@ -117,12 +118,13 @@ static void session_dealloc(PyObject *object)
 	struct session *session = (struct session *)object;
 	PyTypeObject *type = Py_TYPE(object);
 
-	SPW_ASSERT(gil_is_held() && !session->borrowers);
+	SPW_ASSERT(gil_is_held() && !session->borrowers && session->kept.count == 0);
 	PyObject_GC_UnTrack(object);
 	(void)session_clear(object);
 	if (session->records)
 		Py_DECREF(session_forget(object, NULL));
 	Py_CLEAR(session->records);
+	PyMem_Free(session->kept.chains);
 	if (session->leases)
 		leases_drop(session->leases);
 	PyObject_GC_Del(object);

@@ -20,7 +20,7 @@
  *
  * Each source file calls only those before it in this list: calls.c, tensor.c, content.c, lease.c,
  * owner.c, session.c, recompute.c, part.c, port.c, users.c, offering.c, using.c, on_device.c,
- * saved.c, rest.c, module.c.
+ * kept.c, saved.c, rest.c, module.c.
  */
 #ifndef SPW_HOOKS_OBJECT_H
 #define SPW_HOOKS_OBJECT_H

@@ -142,6 +142,7 @@ int offer_fill(struct spw_offer *offer, struct saved *saved, struct seen *seen)
 	offer->offset_bytes = 0;
 	offer->len_bytes = saved->storage_len_bytes = offer->storage_len_bytes;
 	SPW_ASSERT(saved->len_bytes <= saved->storage_len_bytes);
+	offer->number = saved_is_part(saved) ? 0 : seen->number;
 	return seen_flags(seen, &saved->conj, &saved->neg);
 }
 

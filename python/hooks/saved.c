@@ -1,68 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* hooks/saved.c - pack and unpack hooks: offer a tensor to the cache or keep it, and use it */
 #include "saved.h"
+#include "kept.h"
 #include "offering.h"
 #include "on_device_type.h"
 #include "part.h"
 #include "recompute.h"
 #include "using.h"
-
-/* ---- A saved tensor that is not offloaded, checked as PyTorch would ---- */
-
-struct kept {
-	/* without the graph: an output that holds its own node would never be freed */
-	PyObject_HEAD PyObject *tensor;
-	PyObject *counted; /* kept alive so that the cache counts the whole storage; or NULL */
-	int64_t version;
-};
-
-static void kept_dealloc(PyObject *object)
-{
-	Py_XDECREF(((struct kept *)object)->tensor);
-	Py_XDECREF(((struct kept *)object)->counted);
-	object_free(object);
-}
-
-PyObject *kept_unpack(PyObject *object)
-{
-	struct kept *kept = (struct kept *)object;
-	int64_t now;
-
-	if (version_number(kept->tensor, &now))
-		return NULL;
-	if (now != kept->version) {
-		(void)raise_modified(kept->tensor, now, kept->version);
-		return NULL;
-	}
-	return new_ref(kept->tensor);
-}
-
-PyTypeObject *kept_type;
-PyType_Spec kept_spec = {
-	.name = "spillway._hooks.Kept",
-	.basicsize = sizeof(struct kept),
-	.flags = MADE_HERE,
-	.slots =
-		(PyType_Slot[]){
-			{Py_tp_doc, "A saved tensor that is not offloaded."},
-			{Py_tp_dealloc, kept_dealloc},
-			{0, NULL},
-		},
-};
-
-static PyObject *kept_new(const struct seen *seen)
-{
-	int as_it_is = seen_is_parameter(seen);
-	struct kept *kept = as_it_is < 0 ? NULL : PyObject_New(struct kept, kept_type);
-
-	if (!kept)
-		return NULL;
-	kept->counted = NULL;
-	kept->tensor = as_it_is ? new_ref(seen->tensor) : call(torch.detach, seen->tensor);
-	if (!kept->tensor || version_number(kept->tensor, &kept->version))
-		Py_CLEAR(kept);
-	return (PyObject *)kept;
-}
 
 /* ---- A saved tensor that the cache knows ---- */
 
@@ -199,17 +143,26 @@ static PyObject *session_offer(struct session *session, struct seen *seen)
 	struct record *record = session_record(session, seen);
 	struct saved *saved = record ? saved_of(session, seen, record) : NULL;
 	struct spw_offer offer = {.storage_key = record ? record->key : 0};
+	PyObject *kept = NULL;
 	int rc = -1;
 
 	if (saved)
 		rc = offer_fill(&offer, saved, seen);
 	if (rc < 0 && was_refused())
 		rc = 1;
-	if (rc == 0) {
+	if (rc == 0)
+		kept = kept_before(session, seen, &offer, saved->version->number);
+	if (rc == 0 && !kept && PyErr_Occurred())
+		rc = -1;
+	if (rc == 0 && !kept) {
 		session_drain_at_times(session, saved->len_bytes);
 		rc = offer_make(session, saved, &offer, seen, record);
 	}
 	Py_XDECREF((PyObject *)record);
+	if (kept) {
+		Py_DECREF((PyObject *)saved);
+		return kept;
+	}
 	if (rc == 0) {
 		session_throttle(session);
 		return (PyObject *)saved;
@@ -272,10 +225,9 @@ static PyObject *save_skipped(struct session *session, const struct seen *seen)
 		return save_elsewhere(session, seen);
 	kept = is_kept < 0 ? NULL : kept_new(seen);
 	if (kept && seen->is_fixed && seen->as != SEEN_COUNTED) {
-		((struct kept *)kept)->counted = save(session, &whole);
-		seen_end(&whole);
-		if (!((struct kept *)kept)->counted)
+		if (kept_counts(kept, save(session, &whole)))
 			Py_CLEAR(kept);
+		seen_end(&whole);
 	}
 	return kept;
 }
@@ -306,8 +258,10 @@ static PyObject *save(struct session *session, struct seen *seen)
 static PyObject *save_as(PyObject *session, PyObject *tensor, enum seen_as as, bool is_view)
 {
 	struct seen seen = {.tensor = tensor, .as = as, .is_view = is_view};
-	PyObject *packed = save((struct session *)session, &seen);
+	PyObject *packed = kept_by_plan((struct session *)session, &seen);
 
+	if (!packed && !PyErr_Occurred())
+		packed = save((struct session *)session, &seen);
 	seen_end(&seen);
 	return packed;
 }
@@ -387,7 +341,7 @@ PyObject *session_keep_counted(PyObject *object, PyObject *args)
 		return NULL;
 	kept = kept_new(&seen);
 	if (kept)
-		((struct kept *)kept)->counted = new_ref(counted);
+		(void)kept_counts(kept, new_ref(counted));
 	return kept;
 }
 

@@ -5,8 +5,7 @@
 
 #include "session.h"
 
-extern PyTypeObject *kept_type;
-extern PyType_Spec kept_spec, saved_spec;
+extern PyType_Spec saved_spec;
 
 /* Methods of a session. The first nine return what autograd keeps and passes to use(). */
 PyObject *session_pack(PyObject *session, PyObject *tensor);
@@ -22,6 +21,5 @@ PyObject *session_use(PyObject *session, PyObject *saved);
 /* The cache closes: make saved tensors drop the memory of the cache that they hold. */
 PyObject *session_part(PyObject *session, PyObject *unused);
 PyObject *saved_unpack(PyObject *saved);
-PyObject *kept_unpack(PyObject *kept);
 
 #endif

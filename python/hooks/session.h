@@ -10,6 +10,13 @@
 #define PRUNE_MIN 1024
 
 struct saved;
+struct kept;
+
+/* What is kept by the plan, by its address, in chains. */
+struct kept_table {
+	struct kept **chains;
+	size_t max, count; /* chains: a power of two, or none; those kept */
+};
 
 struct session {
 	PyObject_HEAD struct leases *leases;
@@ -27,6 +34,9 @@ struct session {
 	unsigned undrained;
 	unsigned long long steps;
 	uint64_t serial;
+	uint64_t saves;                               /* in the step with the number saves_step */
+	unsigned long long saves_step, planless_step; /* the last of these: no plan is followed */
+	struct kept_table kept;
 	struct saved *borrowers; /* saved tensors that hold memory of the cache */
 	struct owners owners;
 };

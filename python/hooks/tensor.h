@@ -23,6 +23,7 @@ struct seen {
 	enum seen_as as;
 	bool is_view;              /* for SEEN_INNER: whether the subclass tensor is a view */
 	bool is_other;             /* not a plain tensor with a storage; by is_skipped() */
+	uint64_t number;           /* of the step's saves; 0: it is offered; by kept_by_plan() */
 	bool is_fixed;             /* a part of a storage that stays in memory; by offer_fill() */
 	const struct dtype *dtype; /* by seen_is_strange() */
 	bool is_elsewhere;         /* not in host memory; by seen_is_strange() */

@@ -89,6 +89,15 @@ void spw_control__scope_leave(struct control *control, uint32_t outer)
 
 /* ---- Tensors ---- */
 
+/* Reading it takes as long as all else that an event does. */
+void spw_control__hold_clock(struct control *control, bool hold)
+{
+	SPW_ASSERT(hold != control->is_held);
+	control->is_held = hold;
+	if (hold)
+		control->held_ns = control->opts.clock_ns();
+}
+
 struct track spw_control__track(const struct control *control)
 {
 	return (struct track){.recorded = NO_TENSOR, .step = control->step};
@@ -133,6 +142,38 @@ void spw_control__offered(struct control *control, struct track *track, uint32_t
 		else
 			take_place(control, recorded);
 	}
+}
+
+void spw_control__numbered(struct control *control, const struct track *track, uint64_t number)
+{
+	struct recorded *recorded = spw_control__recording_of(control, track);
+
+	if (recorded)
+		recorded->number = number;
+}
+
+bool spw_control__keeps(struct control *control, uint64_t number, uint64_t len_bytes,
+			struct track *track)
+{
+	uint32_t which = spw_control__cursor_kept(control, number, len_bytes);
+	const struct recorded *was;
+	struct recorded *recorded;
+
+	if (which == NO_TENSOR)
+		return false;
+	was = &control->signature->reference.tensors[which];
+	*track = spw_control__track(control);
+	/* With this slot it is never read. */
+	recorded = spw_control__recording_offer(control, track, GONE_SLOT, len_bytes,
+						(enum spw_cache_hint)was->hint);
+	if (!recorded)
+		return false;
+	recorded->number = number;
+	recorded->decided = was->decided;
+	spw_control__recording_saved(control);
+	take_place(control, recorded);
+	SPW_ASSERT(recorded->matched == which);
+	return true;
 }
 
 /* So far it was only the input of scopes that may be recomputed. */

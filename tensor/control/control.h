@@ -87,12 +87,23 @@ void spw_control__scope_leave(struct control *control, uint32_t outer);
 
 /* ---- Events: tensors ---- */
 
+/* Until the next call, which lets it go on, the clock stands: all that is told is one event. */
+void spw_control__hold_clock(struct control *control, bool hold);
+
 /* Of an entry that begins now. */
 struct track spw_control__track(const struct control *control);
 /* The same, with its length: before its memory is added. */
 void spw_control__saved(struct control *control, uint64_t len_bytes);
 void spw_control__offered(struct control *control, struct track *track, uint32_t slot,
 			  uint64_t len_bytes, enum spw_cache_hint hint);
+/* The how-manyth save of the step it is, by which spw_control__keeps() knows it in later steps. */
+void spw_control__numbered(struct control *control, const struct track *track, uint64_t number);
+/*
+ * Return: whether the plan keeps the tensor that comes next in this scope, and that was the same
+ * save of the step and as long: then this one has been saved as that, without a slot.
+ */
+bool spw_control__keeps(struct control *control, uint64_t number, uint64_t len_bytes,
+			struct track *track);
 void spw_control__hinted(struct control *control, const struct track *track,
 			 enum spw_cache_hint hint);
 void spw_control__taken(struct control *control, const struct track *track);

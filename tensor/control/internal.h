@@ -43,6 +43,7 @@ struct recorded {
 	uint64_t pack_ns, use_ns, release_ns;
 	/* what these were when the plan was made: it is carried out by its own clock */
 	uint64_t planned_pack_ns, planned_use_ns, planned_release_ns;
+	uint64_t number; /* of its offer, among the saves of the step; 0: not told */
 	uint32_t takes;
 	uint32_t scope;
 	uint32_t place;   /* among those of its scope that have one */
@@ -275,6 +276,8 @@ struct control {
 	uint64_t charged_ns;  /* compute time that scopes have been given */
 	uint64_t event_ns;    /* of the last tensor packed, used or released */
 	uint64_t began_ns;    /* wall */
+	bool is_held;         /* the clock, until all of an event is noted */
+	uint64_t held_ns;     /* if it is: where it stands */
 	uint64_t waited_ns;   /* some take waited for I/O, a device did, or compute was throttled */
 	uint64_t compute_ns_min; /* when a device told how long: compute time never goes back */
 	uint64_t marked_ns;      /* of the host, at the last mark */
@@ -348,5 +351,10 @@ struct control {
 	char draft_words[SPW_NOTICE_BYTES_MAX / 2];
 	uint64_t draft_cost_ns;
 };
+
+static inline uint64_t control_clock_ns(const struct control *control)
+{
+	return control->is_held ? control->held_ns : control->opts.clock_ns();
+}
 
 #endif

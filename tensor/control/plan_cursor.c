@@ -159,6 +159,31 @@ static enum spw_plan_choice choice_of(const struct control *control, uint32_t wh
 	return which == control->probe ? SPW_PLAN_SPILL : control->signature->plan.choices[which];
 }
 
+uint32_t spw_control__cursor_kept(const struct control *control, uint64_t number,
+				  uint64_t len_bytes)
+{
+	const struct recording *reference = &control->signature->reference;
+	const struct recorded_scope *scope;
+	const struct recorded *was;
+	uint32_t place, which;
+
+	/* Scopes that are skipped are found by what is offered. */
+	if (!spw_control__follows_plan(control) || control->signature->varies ||
+	    control->scope == NO_SCOPE || control->stage != SPW_STAGE_FORWARD)
+		return NO_TENSOR;
+	scope = &reference->scopes[control->scope];
+	place = control->now.scopes[control->scope].plannable;
+	if (place >= scope->plannable || number == 0)
+		return NO_TENSOR;
+	which = reference->members[scope->first + place];
+	was = &reference->tensors[which];
+	/* The input of a scope is offered as that, too. */
+	if (was->number != number || was->bytes != len_bytes || was->is_input ||
+	    choice_of(control, which) != SPW_PLAN_KEEP)
+		return NO_TENSOR;
+	return which;
+}
+
 /* Nothing of it comes any more in this step. */
 void spw_control__cursor_skipped(struct control *control, uint32_t which)
 {

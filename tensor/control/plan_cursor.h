@@ -20,4 +20,8 @@ void spw_control__cursor_progress(struct control *control, uint64_t planned_ns);
 void spw_control__cursor_skipped(struct control *control, uint32_t which);
 void spw_control__cursor_shared(struct control *control, const struct recorded *recorded);
 
+/* The next tensor of this scope, if it was this save and as long, and the plan keeps it. */
+uint32_t spw_control__cursor_kept(const struct control *control, uint64_t number,
+				  uint64_t len_bytes);
+
 #endif

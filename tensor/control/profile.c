@@ -51,7 +51,7 @@ static void fill(struct profile *profile, uint64_t index)
 void spw_control__profile_note(struct control *control)
 {
 	struct profile *profile = &control->profile;
-	uint64_t ns = spw_since_ns(control->began_ns, control->opts.clock_ns());
+	uint64_t ns = spw_since_ns(control->began_ns, control_clock_ns(control));
 	struct spw_memory_point *bin;
 
 	while (ns >> profile->width_shift >= SPW_MEMORY_POINTS_MAX) {

@@ -117,7 +117,7 @@ void spw_control__recording_close(struct control *control)
 
 uint64_t spw_control__recording_host_ns(const struct control *control)
 {
-	uint64_t until_ns = control->away > 0 ? control->away_since_ns : control->opts.clock_ns();
+	uint64_t until_ns = control->away > 0 ? control->away_since_ns : control_clock_ns(control);
 	uint64_t wall_ns = until_ns - control->began_ns;
 
 	if (wall_ns < control->compute_ns_min + control->away_ns)

@@ -42,6 +42,7 @@ static void merge_tensor(struct recorded *to, const struct recorded *from, bool 
 		to->release_ns = to->pack_ns + throttled_ns;
 	to->takes = from->takes;
 	to->hint = from->hint;
+	to->number = from->number;
 	to->decided = from->decided;
 	to->no_recompute |= from->no_recompute;
 }

@@ -21,7 +21,7 @@ _NAME = "spillway._hooks"
 _FILE = "_hooks.abi3.so"
 _FUNCTIONS = (
     "offer_hint take return release drain restore hold_back offer_device copied ordered copy_retry "
-    "copy_last wait_write ahead drain_device step_rest").split()
+    "copy_last wait_write ahead drain_device step_rest keep kept_again kept_used kept_gone").split()
 _ATTRIBUTES = "is_cpu is_leaf requires_grad dtype _version shape _base device".split()
 _METHODS = "detach stride storage_offset is_neg is_conj as_strided view numel".split()
 _INT, _UNSIGNED, _FLOAT, _BFLOAT, _COMPLEX = 0, 1, 2, 4, 5  # of DLPack
@@ -76,6 +76,11 @@ def types() -> List[Tuple[torch.dtype, int, int, int, bool, bool]]:
     return rows
 
 
+def bytes_of_elements(tensor: torch.Tensor) -> int:
+    """As Tensor.nbytes of PyTorch 2.1."""
+    return tensor.numel() * tensor.element_size()
+
+
 def things() -> Dict[str, Any]:
     """What of PyTorch and of this package is called."""
     storage = type(storage_of(torch.empty(1, dtype=torch.float32, device="cpu")))
@@ -87,6 +92,7 @@ def things() -> Dict[str, Any]:
         address=torch.Tensor.data_ptr,
         storage=storage_of,
         cdata=inspect.getattr_static(storage, "_cdata"),
+        length=inspect.getattr_static(torch.Tensor, "nbytes", property(bytes_of_elements)),
         data_ptr=storage.data_ptr,
         nbytes=storage.nbytes,
         weak_ref=storage._weak_ref,
