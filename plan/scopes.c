@@ -92,12 +92,12 @@ struct planning {
 	const struct spw_plan_drives *drives;
 	const struct spw_plan_opts *opts;
 	double longest_ns; /* SPW_PLAN_FASTEST */
-	struct plan_recompute recompute, few_recompute;
-	struct plan_seek seek, few; /* of all tensors, and of their groups */
+	struct plan_recompute recompute, groups_recompute;
+	struct plan_seek seek, groups_seek; /* of all tensors, and of their groups */
 	struct plan_groups groups;
-	struct best best, few_best;
+	struct best best, groups_best;
 	uint8_t *spill; /* scratch */
-	void *memory, *seek_memory, *few_memory;
+	void *memory, *seek_memory, *groups_memory;
 };
 
 static void keep_best(struct best *best, const struct plan_seek *seek)
@@ -160,17 +160,17 @@ static void plan_unthrottled(struct planning *planning)
 
 static void plan_budget(struct planning *planning)
 {
-	struct plan_seek *seek = &planning->seek, *few = &planning->few;
+	struct plan_seek *seek = &planning->seek, *of_groups = &planning->groups_seek;
 	struct best *best = &planning->best;
 
 	choose_spills(planning, 0);
 	if (planning->recompute.base.keep_all_peak <= seek->limit)
 		return; /* no step is shorter than one that keeps everything */
-	few->limit = seek->limit;
+	of_groups->limit = seek->limit;
 	spw_plan__seek_within(seek, seek->limit, best->recompute, best->spill);
-	spw_plan__seek(few, tries_of(&planning->few_recompute, SEARCH_EVENTS));
-	spill_members(planning, few->spill_best, planning->spill);
-	(void)spw_plan__seek_try(seek, few->recompute_best, planning->spill);
+	spw_plan__seek(of_groups, tries_of(&planning->groups_recompute, SEARCH_EVENTS));
+	spill_members(planning, of_groups->spill_best, planning->spill);
+	(void)spw_plan__seek_try(seek, of_groups->recompute_best, planning->spill);
 	spw_plan__seek_refine(seek, tries_of(&planning->recompute, REFINE_EVENTS));
 	seek->enough_ns = seek->best_ns;
 	if (seek->fits)
@@ -181,19 +181,19 @@ static void plan_budget(struct planning *planning)
 /* Bisect for the lowest limit for which a plan of the groups is in time. */
 static void halve_limit(struct planning *planning)
 {
-	struct plan_seek *few = &planning->few;
-	struct best *best = &planning->few_best;
-	uint32_t tries = tries_of(&planning->few_recompute, HALVING_EVENTS);
+	struct plan_seek *of_groups = &planning->groups_seek;
+	struct best *best = &planning->groups_best;
+	uint32_t tries = tries_of(&planning->groups_recompute, HALVING_EVENTS);
 	double low = 0, high = best->limit;
 
 	for (unsigned k = 0; k < HALVINGS; k++) {
 		double middle = (low + high) / 2;
 
-		spw_plan__seek_within(few, middle, best->recompute, best->spill);
-		spw_plan__seek(few, tries);
-		if (in_time(planning, few)) {
-			keep_best(best, few);
-			high = few->best.peak;
+		spw_plan__seek_within(of_groups, middle, best->recompute, best->spill);
+		spw_plan__seek(of_groups, tries);
+		if (in_time(planning, of_groups)) {
+			keep_best(best, of_groups);
+			high = of_groups->best.peak;
 			best->limit = high;
 		} else {
 			low = middle;
@@ -205,13 +205,13 @@ static void halve_limit(struct planning *planning)
 static void try_groups(struct planning *planning)
 {
 	struct plan_seek *seek = &planning->seek;
-	double low = planning->few_best.limit, high = planning->best.limit;
+	double low = planning->groups_best.limit, high = planning->best.limit;
 	uint8_t *spill = planning->spill;
 
-	spill_members(planning, planning->few_best.spill, spill);
+	spill_members(planning, planning->groups_best.spill, spill);
 	for (unsigned k = 0; k < GROUP_STEPS; k++) {
 		spw_plan__seek_within(seek, low + (high - low) * k / GROUP_STEPS,
-				      planning->few_best.recompute, spill);
+				      planning->groups_best.recompute, spill);
 		if (in_time(planning, seek)) {
 			keep_best(&planning->best, seek);
 			return;
@@ -248,19 +248,19 @@ static void lower_limit(struct planning *planning)
 static void plan_fastest(struct planning *planning)
 {
 	struct plan_seek *seek = &planning->seek;
-	struct best *best = &planning->best, *few_best = &planning->few_best;
+	struct best *best = &planning->best, *groups_best = &planning->groups_best;
 
 	choose_spills(planning, 0);
 	planning->longest_ns =
 		planning->recompute.compute_ns * (1 + planning->recompute.scopes->slack);
-	seek->enough_ns = planning->few.enough_ns = planning->longest_ns;
+	seek->enough_ns = planning->groups_seek.enough_ns = planning->longest_ns;
 	spw_plan__seek_within(seek, best->limit, best->recompute, best->spill);
 	if (!in_time(planning, seek)) /* keeping everything is always in time */
 		spw_plan__seek_begin(seek, PLAN_GOAL_STEP, planning->recompute.base.keep_all_peak);
 	keep_best(best, seek);
-	few_best->limit = best->limit;
+	groups_best->limit = best->limit;
 	halve_limit(planning);
-	if (few_best->limit < best->limit)
+	if (groups_best->limit < best->limit)
 		try_groups(planning);
 	lower_limit(planning);
 }
@@ -270,10 +270,10 @@ static void plan_fastest(struct planning *planning)
 static void close_planning(struct planning *planning)
 {
 	free(planning->memory);
-	free(planning->few_memory);
+	free(planning->groups_memory);
 	free(planning->seek_memory);
-	if (planning->few_recompute.memory)
-		spw_plan__recompute_close(&planning->few_recompute);
+	if (planning->groups_recompute.memory)
+		spw_plan__recompute_close(&planning->groups_recompute);
 	spw_plan__groups_close(&planning->groups);
 	spw_plan__recompute_close(&planning->recompute);
 }
@@ -284,9 +284,11 @@ static int open_few(struct planning *planning)
 	int rc = spw_plan__groups_open(groups, &planning->recompute, GROUPS);
 
 	if (!rc)
-		rc = spw_plan__recompute_open(&planning->few_recompute, &groups->step,
+		rc = spw_plan__recompute_open(&planning->groups_recompute, &groups->step,
 					      planning->drives, &groups->scopes);
-	return rc ? rc : seek_open(&planning->few, &planning->few_recompute, &planning->few_memory);
+	return rc ? rc
+		  : seek_open(&planning->groups_seek, &planning->groups_recompute,
+			      &planning->groups_memory);
 }
 
 static int open_planning(struct planning *planning, const struct spw_plan_step *step,
@@ -294,9 +296,11 @@ static int open_planning(struct planning *planning, const struct spw_plan_step *
 {
 	size_t tensors = (size_t)step->count + 1, count = (size_t)scopes->count + 1;
 	const struct plan_piece pieces[] = {
-		{&planning->best.recompute, count},   {&planning->best.spill, tensors},
-		{&planning->spill, tensors},          {&planning->few_best.recompute, count},
-		{&planning->few_best.spill, tensors},
+		{&planning->best.recompute, count},
+		{&planning->best.spill, tensors},
+		{&planning->spill, tensors},
+		{&planning->groups_best.recompute, count},
+		{&planning->groups_best.spill, tensors},
 	};
 	double written_max = planning->opts->bytes_written_max > 0
 				     ? (double)planning->opts->bytes_written_max
@@ -312,7 +316,7 @@ static int open_planning(struct planning *planning, const struct spw_plan_step *
 		rc = seek_open(&planning->seek, &planning->recompute, &planning->seek_memory);
 	if (!rc && !scopes->unthrottled)
 		rc = open_few(planning);
-	planning->seek.written_max = planning->few.written_max = written_max;
+	planning->seek.written_max = planning->groups_seek.written_max = written_max;
 	if (rc)
 		close_planning(planning);
 	return rc;
@@ -383,7 +387,7 @@ static int plan_with(const struct spw_plan_step *step, const struct spw_plan_dri
 		plan_fastest(&planning);
 	set_choices(&planning, choices, filled);
 	filled->feasible = planning.best.fits;
-	filled->limited = planning.seek.limited || planning.few.limited;
+	filled->limited = planning.seek.limited || planning.groups_seek.limited;
 	/* A budget as given: the largest are not exact in a double. */
 	filled->memory_bytes =
 		opts->mode == SPW_PLAN_BUDGET && (filled->feasible || !scopes->unthrottled)

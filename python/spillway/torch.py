@@ -786,7 +786,7 @@ def _innermost() -> Optional[Session]:
 
 
 def _device_of(device: torch.device, cache: Cache) -> Any:
-    from ._gpu.slow_path import device_tensors  # only if there are such tensors
+    from ._gpu.device_tensors import device_tensors  # only if there are such tensors
 
     return device_tensors(device, cache)
 

@@ -34,7 +34,7 @@ from torch.utils.checkpoint import checkpoint
 import spillway
 import spillway.torch
 from machine import machine
-from spillway._gpu import slow_path
+from spillway._gpu import accelerator
 from spillway.bench import results
 from spillway.demo.chart import Point, draw
 from spillway.demo.ending import exits_on
@@ -140,7 +140,7 @@ def context_of(way, model, args):
         return lambda: made, None, None
     if way in OPTIONS:
         if machine.kind == "late":
-            slow_path._table = lambda kind: machine.table()
+            accelerator.table_of = lambda kind: machine.table()
         options = dict(OPTIONS[way])
         if way == "budget":
             if not args.budget_bytes:

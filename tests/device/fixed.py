@@ -20,7 +20,7 @@ from torch import nn
 import spillway
 import spillway.torch
 from spillway import SpillwayError, plan
-from spillway._gpu import slow_path
+from spillway._gpu import accelerator
 from spillway._recompute import operations
 
 from machine import machine
@@ -74,7 +74,7 @@ def peak_of(model, off, step, rows=ROWS):
 
 def offload(model, store, mode="spill", **options):
     table = Troubled(machine.table())
-    slow_path._table = lambda kind: table
+    accelerator.table_of = lambda kind: table
     off = spillway.torch.offload(
         model, store, mode=mode, sizes=spillway.torch.Sizes(min_bytes=4096), **options)
     off.table = table
@@ -496,7 +496,7 @@ def staging_memory_comes_back_while_the_host_waits(store):
     """For a drive: a thread sees copies in end, so that there is room for the next reads."""
     machine.be_late(17, *NEVER)
     table = machine.table(notifies=True)
-    slow_path._table = lambda kind: table
+    accelerator.table_of = lambda kind: table
     off = spillway.torch.offload(nn.Module(), store, mode="spill",
                                  sizes=spillway.torch.Sizes(min_bytes=4096))
     length = 2 << 20

@@ -21,7 +21,7 @@ from torch import nn
 import spillway
 import spillway.torch
 from spillway._core.hooks_loader import hooks
-from spillway._gpu import slow_path
+from spillway._gpu import accelerator
 from spillway.bench import results
 
 from fixed import AT_ONCE, NEVER, written
@@ -85,7 +85,7 @@ def measure(store, how_late):
     """By way: of each round the microseconds for a save, and for a use."""
     machine.be_late(1, *how_late)
     machine.tasks_take(1_000_000, 0)  # by the device's clock, which plans go by
-    slow_path._table = lambda kind: machine.table()
+    accelerator.table_of = lambda kind: machine.table()
     sizes = spillway.torch.Sizes(min_bytes=4096)
     models = {way: Model() for way in ("no hooks", "kept", "spilled")}
     offs = {

@@ -7,9 +7,9 @@ import runpy
 import sys
 
 import late
-from spillway._gpu import slow_path
+from spillway._gpu import accelerator
 
 if __name__ == "__main__":
-    slow_path._table = lambda kind: late.Table(notifies=True)
+    accelerator.table_of = lambda kind: late.Table(notifies=True)
     sys.argv = sys.argv[1:]
     runpy.run_path(sys.argv[0], run_name="__main__")

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 import spillway
 import spillway.torch
 from spillway import SpillwayError
-from spillway._gpu import slow_path
+from spillway._gpu import accelerator
 from spillway._params.on_device import DevicePlace, Window
 from spillway._params.residency import Place
 
@@ -105,7 +105,7 @@ def assert_same(one, other, words=""):
 def over(store, model, limit=None, mode="spill", **options):
     """offload(parameters=True), and the calls of the device that it makes."""
     table = Troubled(machine.table())
-    before, slow_path._table = slow_path._table, lambda kind: table
+    before, accelerator.table_of = accelerator.table_of, lambda kind: table
     sizes = {} if limit is None else {"parameter_bytes": limit}
     try:
         off = spillway.torch.offload(
@@ -118,7 +118,7 @@ def over(store, model, limit=None, mode="spill", **options):
             off.parameters_to_memory()
             off.close()
     finally:
-        slow_path._table = before
+        accelerator.table_of = before
 
 
 def places_of(model):
@@ -607,7 +607,7 @@ def gradients_leave_without_parameters_on_drives(store, how_late, way):
     plain, model = made(layers=3), made(layers=3)
     watched = Watched(model)
     table = Troubled(machine.table())
-    before, slow_path._table = slow_path._table, lambda kind: table
+    before, accelerator.table_of = accelerator.table_of, lambda kind: table
     theirs = torch.optim.AdamW(plain.parameters(), foreach=False)
     try:
         with contextlib.closing(spillway.torch.Optimizer(
@@ -625,7 +625,7 @@ def gradients_leave_without_parameters_on_drives(store, how_late, way):
                 assert_same(values_of(model), values_of(plain), f"step {step}")
             assert optimizer.gradient_stats().copies > 0
     finally:
-        slow_path._table = before
+        accelerator.table_of = before
 
 
 class Towers(nn.Module):
@@ -665,13 +665,13 @@ def optimizers(store, model, on_drives, **options):
         yield torch.optim.AdamW(model.parameters(), foreach=False), None
         return
     table = Troubled(machine.table())
-    before, slow_path._table = slow_path._table, lambda kind: table
+    before, accelerator.table_of = accelerator.table_of, lambda kind: table
     try:
         with contextlib.closing(spillway.torch.Optimizer(
                 torch.optim.AdamW, model.named_parameters(), store, **options)) as optimizer:
             yield optimizer, table
     finally:
-        slow_path._table = before
+        accelerator.table_of = before
 
 
 def tiles_of_two_devices(store, how_late):
@@ -1566,7 +1566,7 @@ def made_there(store, how_late):
 
     machine.be_late(33, *how_late)
     table, adopts = Troubled(machine.table()), Window.adopt
-    before, slow_path._table = slow_path._table, lambda kind: table
+    before, accelerator.table_of = accelerator.table_of, lambda kind: table
     try:
         torch.manual_seed(1)
         plain = factory().to(machine.kind)
@@ -1582,7 +1582,7 @@ def made_there(store, how_late):
                                            parameter_bytes=pinned)
         peak = machine.peak() - has
     finally:
-        slow_path._table, Window.adopt = before, adopts
+        accelerator.table_of, Window.adopt = before, adopts
     short = sum(param.nbytes for param in model.parameters()) - sum(
         place.length for place in places_of(model))
     assert peak <= 3 * largest + 2 * short < total // 2, (peak, largest, total)

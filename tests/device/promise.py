@@ -24,7 +24,7 @@ from torch import nn
 
 import spillway
 import spillway.torch
-from spillway._gpu import slow_path
+from spillway._gpu import accelerator
 
 from machine import machine
 
@@ -160,7 +160,7 @@ def main():
     is_virtual = args.host_bytes > 0
     machine.keep_pace(not is_virtual)
     clock_ns = machine.clock_ns if is_virtual else time.monotonic_ns
-    slow_path._table = lambda kind: machine.table(not is_virtual)
+    accelerator.table_of = lambda kind: machine.table(not is_virtual)
     keep = min((step_of(model, None, clock_ns) for _ in range(3)), key=lambda each: each[1])
     spillway.format_store(args.drives, chunk_bytes=65536)
     name = "a device's step takes the memory that its plan promises"

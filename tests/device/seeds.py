@@ -27,7 +27,7 @@ from torch.utils.checkpoint import checkpoint
 
 import spillway
 import spillway.torch
-from spillway._gpu import slow_path
+from spillway._gpu import accelerator
 from spillway._core.library import fast
 
 import parameters
@@ -268,7 +268,7 @@ def is_expected(case, step, error):
 
 def offload(case, model, store):
     table = Troubled(machine.table(case.notifies))
-    slow_path._table = lambda kind: table
+    accelerator.table_of = lambda kind: table
     options = {"budget_bytes": 20 * case.rows * case.width} if case.mode == "budget" else {}
     recompute = (lambda name, module: int(name[-1]) % 2) if case.recompute == "some" else None
     if case.host_bytes:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import spillway.torch
-from spillway._gpu import slow_path
+from spillway._gpu import accelerator
 from spillway._recompute import expressions
 
 from machine import machine
@@ -42,7 +42,7 @@ class Model(nn.Module):
 
 def offload(model):
     table = Troubled(machine.table())
-    slow_path._table = lambda kind: table
+    accelerator.table_of = lambda kind: table
     return spillway.torch.offload(model, None, recompute="operations",
                                   sizes=spillway.torch.Sizes(min_bytes=4096))
 

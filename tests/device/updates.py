@@ -10,7 +10,7 @@ from torch import nn
 import spillway
 import spillway.torch
 from spillway import SpillwayError
-from spillway._gpu import slow_path
+from spillway._gpu import accelerator
 
 from machine import machine
 from troubles import Troubled
@@ -45,7 +45,7 @@ def are_same(ours, theirs):
 def optimizer_of(store, params, name="AdamW", interleave=3, **options):
     """With what it asks of the device, which troubles may come over."""
     table = Troubled(machine.table())
-    before, slow_path._table = slow_path._table, lambda kind: table
+    before, accelerator.table_of = accelerator.table_of, lambda kind: table
     optimizer = spillway.torch.Optimizer(getattr(torch.optim, name), params, store, tile=TILE,
                                          interleave=interleave, **options)
     optimizer.table = table
@@ -53,7 +53,7 @@ def optimizer_of(store, params, name="AdamW", interleave=3, **options):
         yield optimizer
     finally:
         optimizer.close()
-        slow_path._table = before
+        accelerator.table_of = before
 
 
 def bits_are_the_hosts(store):

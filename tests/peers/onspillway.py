@@ -58,13 +58,13 @@ class Trl:
 
     def __init__(self, spilled):
         import late
-        from spillway._gpu import slow_path
+        from spillway._gpu import accelerator
         from transformers import AutoModelForCausalLM, Qwen2Config
         from trl.models import activation_offloading
 
         late.Machine().be_late(1, 0.3, 0.25, False)
         table = late.Table()
-        slow_path._table = lambda kind: table
+        accelerator.table_of = lambda kind: table
         self.saving = Saving() if spilled else None
         self.counts, self.made = {}, []
 

@@ -7,7 +7,7 @@ import contextlib
 
 import torch
 
-from spillway._gpu.slow_path import DeviceTensors, port_of
+from spillway._gpu.device_tensors import DeviceTensors, port_of
 from spillway._core.torch_compat import storage_of
 
 

@@ -25,7 +25,7 @@ import spillway.torch
 from conftest import BUILD, make_store, run_python
 from offloading import (RAISED, Nothing, Save, WeakStorage, offload_all, offload_each, same_bits,
                         with_sizes)
-from spillway._gpu import accelerator, slow_path
+from spillway._gpu import accelerator, device_tensors
 from spillway._core import library
 from spillway._core.hooks_loader import hooks
 from spillway._core.torch_compat import in_backward, storage_of
@@ -785,11 +785,11 @@ def runtime(monkeypatch):
 
 def test_memory_that_cannot_be_pinned_is_told(store, runtime, monkeypatch, caplog):
     runtime, table = runtime
-    monkeypatch.setattr(slow_path, "_table", lambda kind: table)
+    monkeypatch.setattr(accelerator, "table_of", lambda kind: table)
     caplog.set_level(logging.WARNING, "spillway")
     with spillway.torch.offload(Layers(), store) as off:
         gpu = types.SimpleNamespace(type="gpu")
-        assert slow_path.device_tensors(gpu, off._session.cache) is None
+        assert device_tensors.device_tensors(gpu, off._session.cache) is None
     assert "tensors on gpu are kept there: cudaHostRegister() of" in caplog.text
     # Not on the first device, which would make a context there in each rank.
     assert [device.type for device in runtime.asked_on] == ["gpu"]
@@ -809,7 +809,7 @@ def test_a_device_without_streams_is_told(store, caplog):
     off = spillway.torch.offload(Layers(), store)
     with caplog.at_level(logging.WARNING, "spillway"):
         mps = types.SimpleNamespace(type="mps")
-        assert slow_path.device_tensors(mps, off._session.cache) is None
+        assert device_tensors.device_tensors(mps, off._session.cache) is None
     assert "tensors on mps are kept there: " in caplog.text
 
 

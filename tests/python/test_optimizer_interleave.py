@@ -14,7 +14,7 @@ import spillway.torch
 from fake_state import FakeStore
 from pairs import each_class, give_grads, made, over, pair_of
 from spillway._optim import interleaved as interleaved_module
-from spillway._gpu import slow_path
+from spillway._gpu import accelerator
 
 
 class Stream:
@@ -98,7 +98,7 @@ def fake(fake_state, monkeypatch):
 @pytest.fixture
 def table(monkeypatch):
     made_here = Table()
-    monkeypatch.setattr(slow_path, "_table", lambda kind: made_here)
+    monkeypatch.setattr(accelerator, "table_of", lambda kind: made_here)
     return made_here
 
 
@@ -198,7 +198,7 @@ def test_a_device_that_cannot_leaves_all_to_the_host(why, monkeypatch, table, ca
         raise RuntimeError("not implemented there")
 
     if why == "no streams":
-        monkeypatch.setattr(slow_path, "_table", no_table)
+        monkeypatch.setattr(accelerator, "table_of", no_table)
     elif why == "no times":
         table.times = False
     else:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 # spillway/_gpu/accelerator.py - all calls of PyTorch about a device, one method each
 """Streams, events and memory of any backend that has them. Nothing here decides anything:
-copies.py says what follows what, slow_path.py what is done at all. Imported only when a tensor
+copies.py says what follows what, device_tensors.py what is done at all. Imported only when a tensor
 on a device is met."""
 
 from __future__ import annotations
@@ -167,3 +167,11 @@ class Table:
             torch.ones(1, dtype=torch.float32, device=device)
         except RuntimeError:
             pass
+
+
+def table_of(kind: str) -> Any:
+    """Of devices of this type; tests put theirs here.
+
+    :raises RuntimeError: as Table()
+    """
+    return Table(kind)

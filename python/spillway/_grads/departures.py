@@ -113,10 +113,10 @@ class Departures:
 
     def _table(self, kind: str) -> Any:
         if kind not in self._tables:
-            from .._gpu import slow_path  # only if there are such gradients
+            from .._gpu import accelerator  # only if there are such gradients
 
             try:
-                self._tables[kind] = slow_path._table(kind)
+                self._tables[kind] = accelerator.table_of(kind)
             except RuntimeError as error:
                 _log.info("gradients on %s are copied one by one: %s", kind, error)
                 self._tables[kind] = None

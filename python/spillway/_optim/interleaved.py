@@ -105,10 +105,10 @@ class Interleaved:
         return self._device
 
     def _open(self, device: torch.device) -> None:
-        from .._gpu import slow_path
+        from .._gpu import accelerator
 
         try:
-            table = slow_path._table(device.type)
+            table = accelerator.table_of(device.type)
             if not table.times:
                 raise RuntimeError("PyTorch does not tell how long it takes there")
             self._compare(device)

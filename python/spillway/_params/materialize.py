@@ -107,9 +107,9 @@ def _of_torchscript(model: nn.Module) -> Set[Any]:
 
 def _table_of(device: torch.device) -> Any:
     """:raises RuntimeError: spillway does not know it"""
-    from .._gpu import slow_path
+    from .._gpu import accelerator
 
-    return slow_path._table(device.type)
+    return accelerator.table_of(device.type)
 
 
 def _to_device(model: nn.Module, owner: Parameters, given: int, table: Any,
@@ -345,7 +345,7 @@ def _on_device(model: nn.Module, store: Store, scopes: Sequence[nn.Module],
                owner: Optional[Parameters], host_bytes: int) -> Parameters:
     """parameters_on() of a model on a device. As many bytes are in memory of the device as in that
     of the host, if they are given, unless host_bytes are."""
-    from .._gpu import slow_path  # only if there are such models
+    from .._gpu import accelerator  # only if there are such models
     from .on_device import Window
 
     staying = _of_torchscript(model)
@@ -353,7 +353,7 @@ def _on_device(model: nn.Module, store: Store, scopes: Sequence[nn.Module],
                and (place_in(param) is not None
                     or why_not(param, LEAST_BYTES, device.type) is None)}
     limit = _limit_of(model, scopes, parameter_bytes, lengths, parameters_on_device)
-    table = slow_path._table(device.type)
+    table = accelerator.table_of(device.type)
     in_host = {param: table.pinned_bytes(length) for param, length in lengths.items()}
     if host_bytes:
         host_limit = _kept_in_host(model, owner, host_bytes, in_host)

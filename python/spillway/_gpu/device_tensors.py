@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/_gpu/slow_path.py - slow paths of saving tensors on a device
+# spillway/_gpu/device_tensors.py - tensors on a device, as the session sees them
 """Saving and using tensors is in C: hooks/offering.c and using.c. Imported only for a model with
 tensors on a device."""
 
@@ -21,6 +21,7 @@ from .._core.library import SpillwayError, log
 from .._core.torch_compat import storage_of
 from .._report.step_trace import StepTrace
 from ..cache import Cache
+from . import accelerator
 from .checksums import can_checksum, checksums_of
 from .copies import Port
 from .host_memory import HostMemory
@@ -196,7 +197,7 @@ def device_tensors(device: torch.device, cache: Cache) -> Optional[DeviceTensors
     """For tensors of such a device. None: they are kept on the device, as without spillway, and the
     log says why."""
     try:
-        return DeviceTensors(port_of(_table(device.type), device, cache), cache)
+        return DeviceTensors(port_of(accelerator.table_of(device.type), device, cache), cache)
     except RuntimeError as error:
         _log.warning("tensors on %s are kept there: %s", device.type, error)
         return None
@@ -216,9 +217,3 @@ def port_of(table: Any, device: torch.device, cache: Cache) -> Port:
             port.unpin()
             raise
     return port
-
-
-def _table(kind: str) -> Any:
-    from .accelerator import Table
-
-    return Table(kind)
