@@ -129,6 +129,18 @@ def has_compiled() -> bool:
     return utils is not None and bool(utils.counters.get("stats"))
 
 
+def autocast_now(kind: str) -> ContextManager[Any]:
+    """The current autocast state of a device type."""
+    if hasattr(torch, "get_autocast_dtype"):  # from 2.4 on
+        enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+    elif kind == "cpu":
+        enabled, dtype = torch.is_autocast_cpu_enabled(), torch.get_autocast_cpu_dtype()
+    else:
+        enabled, dtype = torch.is_autocast_enabled(), torch.get_autocast_gpu_dtype()
+    return torch.autocast(kind, dtype=dtype, enabled=enabled,
+                          cache_enabled=torch.is_autocast_cache_enabled())
+
+
 def backward_number() -> int:
     """The number of the backward pass that runs in this thread (PyTorch 2.0); -1: none."""
     return int(torch._C._current_graph_task_id())

@@ -14,7 +14,7 @@ import errno
 import logging
 import sys
 import threading
-from typing import (TYPE_CHECKING, Any, Callable, ContextManager, Dict, Iterable, List, Literal,
+from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Literal,
                     Optional, Sequence, Set, Tuple, Union)
 
 import torch
@@ -25,8 +25,8 @@ from .._core.hooks_loader import Stop, hooks
 from .._core.library import SpillwayError
 from .._core.scopes import tensors_in
 from .._core.tensors import counted_by, normal_mode, nothing_on
-from .._core.torch_compat import (SavedTensorsHooks, is_before, is_compiled, outside_of_vmap,
-                                  watcher_now)
+from .._core.torch_compat import (SavedTensorsHooks, autocast_now, is_before, is_compiled,
+                                  outside_of_vmap, watcher_now)
 from .._offload.session import Session
 from .._offload.trial_saves import FirstRun, SecondRun, is_same
 from .._params.offloaded_param import OnDrives, Saved
@@ -106,18 +106,6 @@ def _odd_in(thing: Any) -> Optional[str]:
     return type(thing).__name__
 
 
-def _autocast(kind: str) -> ContextManager[Any]:
-    """The current autocast state of a device type."""
-    if hasattr(torch, "get_autocast_dtype"):  # from 2.4 on
-        enabled, dtype = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
-    elif kind == "cpu":
-        enabled, dtype = torch.is_autocast_cpu_enabled(), torch.get_autocast_cpu_dtype()
-    else:
-        enabled, dtype = torch.is_autocast_enabled(), torch.get_autocast_gpu_dtype()
-    return torch.autocast(kind, dtype=dtype, enabled=enabled,
-                          cache_enabled=torch.is_autocast_cache_enabled())
-
-
 def _is_captured(session: Session, devices: Iterable[torch.device]) -> bool:
     """Whether a graph is being captured: it keeps saved tensors, and they cannot be read."""
     if session.device is not None:
@@ -161,7 +149,7 @@ class Frame(hooks.Frame):  # type: ignore[misc]
         self.arguments = arguments
         self.devices = devices
         self.random = Random(devices)
-        self.autocasts = [_autocast(kind) for kind in {"cpu", *(each.type for each in devices)}]
+        self.autocasts = [autocast_now(kind) for kind in {"cpu", *(each.type for each in devices)}]
         self.state = ModuleState(module)
         self.changes: Optional[str] = None  # what its second run changed
         self._verdict: Optional["Verdict"] = None  # on recomputed tensors of devices
