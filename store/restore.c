@@ -364,10 +364,10 @@ static int restore(struct spw_store *store)
 					 spw_drives__commits_may_lack(&found));
 		free(bytes);
 	}
-	if (rc == 0 && !store->opts.read_only)
-		rc = give_up_others(store, &found, slot);
 	if (rc == 0 && !store->opts.read_only && slot >= 0)
 		rc = spw_store__commit_secure(store, &found.commits[slot], found.have[slot]);
+	if (rc == 0 && !store->opts.read_only)
+		rc = give_up_others(store, &found, slot);
 	return rc;
 }
 

@@ -494,6 +494,34 @@ CASE_WITH(test_lost_blocks, NULL, tear_down)
 		expect_words("damaged");
 }
 
+/*
+ * The last commit is on one drive only, as its process was killed. Power is cut while the store is
+ * opened, and then that drive's block is lost: one of both commits is still there (DURABLE-6).
+ */
+CASE_WITH(test_cut_in_securing, NULL, tear_down)
+{
+	static const uint8_t zeros[4096];
+	bool cut = true;
+
+	for (uint64_t point = 1; cut; point++) {
+		make_store(DRIVES, 4096, 1);
+		assert_ok(commit_step(1, true));
+		assert_ok(commit_step(2, true)); /* in slot 1 */
+		close_store();
+		sim_drive_write(&sim_drives[1], slot_at(1, 1), zeros, sizeof(zeros));
+		sim_events = 0;
+		sim_cut_at = point;
+		sim_cuts_queues = true;
+		(void)open_with(SPW_COMMIT_NEWEST);
+		cut = sim_events >= point;
+		close_store();
+		power_on();
+		sim_drive_write(&sim_drives[0], slot_at(0, 1), zeros, sizeof(zeros));
+		assert_in_range(found(), 1, 2);
+		close_store();
+	}
+}
+
 CASE_WITH(test_damaged_manifest, NULL, tear_down)
 {
 	struct spw_commit commit;
