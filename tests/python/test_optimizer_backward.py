@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_optimizer_backward.py - parameters stepped while the backward pass goes on
 import gc
+import warnings
 import weakref
 
 import pytest
@@ -38,6 +39,28 @@ def test_bits_are_those_of_a_step_afterwards(tile):
         for scheduler in schedulers:
             scheduler.step()
     assert pair.optimizer.steps == 5
+
+
+def test_a_forward_pass_before_step_is_said_to_read_new_parameters():
+    """Once; training goes on with the same bits. Before the backward pass and after step() it is
+    none of that."""
+    pair = tiled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pair.backward()
+        pair.step()
+        with torch.no_grad():
+            pair.ours.eval()(torch.ones(4, 20))
+    pair.ours.train()
+    for number in range(2):
+        pair.backward()
+        with torch.no_grad(), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            pair.ours.eval()(torch.ones(4, 20))
+        assert [str(one.message).split(", and")[1].split(" has")[0] for one in caught] == [
+            " in_backward=True"] * (number == 0)
+        pair.ours.train()
+        pair.step()
 
 
 def test_options_are_looked_at_as_often_however_many_tiles_there_are():

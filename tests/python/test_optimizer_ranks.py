@@ -532,6 +532,43 @@ def test_gradients_on_drives_are_those_of_the_reduction(folder, parts, parallel,
         assert (ours[3], plain[3]) == (0, 6)
 
 
+def train_with_evaluation(rank, options, make, forward, none):
+    """
+    :param forward: between the backward pass and step(): with or without gradients; None: there is
+        none
+    :param none: of zero_grad(set_to_none=)
+    :return: also what that gives
+    """
+    model = model_of("ddp", **options)
+    torch.manual_seed(SEED + 1 + rank)
+    optimizer = make(model)
+    seen = []
+    for number in range(6):
+        optimizer.zero_grad(set_to_none=none)
+        if number % 3 == 2:
+            accumulate("ddp", model)
+        model(torch.randn(16, 20)).pow(2).mean().backward()
+        if forward is not None:
+            with torch.set_grad_enabled(forward == "with gradients"):
+                seen.append(model(torch.ones(4, 20)).detach().clone())
+        optimizer.step()
+    return (*outcome(model, optimizer), seen)
+
+
+@needs_hooks
+@pytest.mark.parametrize("view", [False, True])
+@pytest.mark.parametrize("option, forward, none", [
+    ("in_backward", None, False), ("gradients", "without gradients", True),
+    ("gradients", "with gradients", True)])
+def test_evaluation_and_zeroed_gradients(folder, parts, view, option, forward, none):
+    def function(_, rank, options, make):
+        return train_with_evaluation(rank, options, make, forward, none)
+
+    options = {"gradient_as_bucket_view": view, "bucket_cap_mb": 0.01}
+    for ours, plain in trained(function, folder, parts, "ddp", options, option):
+        assert len(ours[2]) == len(plain[2]) and all(map(torch.equal, ours[2], plain[2]))
+
+
 @needs_hooks
 def test_parameters_of_another_optimizer_are_reduced_too(folder, parts):
     """Of one DistributedDataParallel."""

@@ -8,6 +8,7 @@ found by counting its calls: it was called twice in the forward pass.
 """
 from __future__ import annotations
 
+import warnings
 import weakref
 from typing import Any, Callable, List, Sequence
 
@@ -38,6 +39,7 @@ class Readers:
         self._params = params
         self._numbers = {id(param): number for number, param in enumerate(params)}
         self._changed = changed
+        self._has_warned = False
         self._calls: List[int] = []
         # A tensor that shares memory with a parameter when the optimizer is made does so for good.
         # One that does so later may have been left in a variable by a step, and the next step
@@ -62,6 +64,8 @@ class Readers:
         """:raises RuntimeError: a module is recomputed with a parameter that has been stepped
         """
         in_backward = torch._C._current_graph_task_id() != -1
+        if not (in_backward or self._has_warned):
+            self._warn_of_new(module)
         # Checkpoints of the reentrant kind compute the forward pass without gradients.
         if not (in_backward or torch.is_grad_enabled() or module.training):
             return
@@ -77,6 +81,20 @@ class Readers:
                     "in_backward=True has stepped it: the parameters that a recomputed module "
                     "reads must contribute to its gradient. Leave in_backward out, and go back to "
                     "the last commit: this step is half done")
+
+    def _warn_of_new(self, module: torch.nn.Module) -> None:
+        """Between the backward pass and step(), as for an evaluation: say once what it reads."""
+        for name, param in module._parameters.items():
+            number = self._numbers.get(id(param))
+            if number is None or not self._changed(number):
+                continue
+            self._has_warned = True
+            warnings.warn(
+                f"{type(module).__name__}.{name} is read between the backward pass and step(), and "
+                "in_backward=True has stepped it already: what this forward pass gives is not that "
+                "of the parameters of before. Evaluate or generate after step()", RuntimeWarning,
+                stacklevel=2)
+            return
 
 
 def _watch(readers: Readers) -> Any:
