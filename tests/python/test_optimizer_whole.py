@@ -561,10 +561,35 @@ def test_a_class_that_changes_its_mind_ends_the_use():
     give_grads(mine)
     tiled.step()
     Changes.changed = True
-    with pytest.raises(RuntimeError, match="Changes has made average for 1200 elements otherwise "
-                       r"than when it was tried: float16 \(40, 30\)"):
+    with pytest.raises(RuntimeError, match=r"Changes has made for 1200 elements average of "
+                       r"float16 \(40, 30\), which was another in the .* use Changes itself"):
         tiled.step()
     with pytest.raises(RuntimeError, match="not whole any more"):
+        tiled.step()
+
+
+@pytest.mark.usefixtures("fake_state")
+def test_a_class_that_keeps_more_later_ends_the_use():
+    """Later than it can be tried for, as one that averages from a step on."""
+    class Averages(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self, closure=None):
+            super().step(closure)
+            for group in self.param_groups:
+                for param in group["params"]:
+                    state = self.state[param]
+                    state["count"] = state.get("count", 0) + 1
+                    if state["count"] == 20:
+                        state["average"] = param.clone()
+
+    mine, _ = made(((40, 30),))
+    tiled = over(mine, Averages, lr=0.1)
+    for _ in range(19):
+        give_grads(mine)
+        tiled.step()
+    give_grads(mine)
+    with pytest.raises(RuntimeError, match="Averages has made for 1200 elements average, which was "
+                       "not there in the steps .* last commit, and use Averages itself, in memory"):
         tiled.step()
 
 

@@ -383,18 +383,22 @@ def _taken_over(optimizer_class: Type[Optimizer], fields: Dict[str, Field], run:
             view = run.of(views[name], fields[name])
             if (value.shape != view.shape or value.dtype != view.dtype
                     or not is_plain(value)):
-                raise RuntimeError(
-                    f"{optimizer_class.__name__} has made {name} for {run.count} elements "
-                    f"otherwise than when it was tried: {name_of(value.dtype)} "
-                    f"{tuple(value.shape)}")
+                raise _not_as_tried(optimizer_class, run, f"{name} of {name_of(value.dtype)} "
+                                    f"{tuple(value.shape)}, which was another")
             if value.data_ptr() != view.data_ptr():
                 view.copy_(value)
             elif value.stride() != view.stride():
                 view.copy_(value.clone())
             entry[name] = ON_DRIVES
         elif isinstance(value, Tensor) and value.dim() > 0:
-            raise RuntimeError(f"{optimizer_class.__name__} has made {name} for {run.count} "
-                               "elements, which it did not when it was tried")
+            raise _not_as_tried(optimizer_class, run, f"{name}, which was not there")
         else:  # what is of no element is the host's
             entry[name] = value.to(HOST) if isinstance(value, Tensor) else value
     return entry
+
+
+def _not_as_tried(optimizer_class: Type[Optimizer], run: _Run, words: str) -> RuntimeError:
+    name = optimizer_class.__name__
+    return RuntimeError(
+        f"{name} has made for {run.count} elements {words} in the steps that it was tried with, so "
+        f"its state cannot be on drives: return to the last commit, and use {name} itself, in memory")
