@@ -42,6 +42,8 @@ static int offer_check(const struct spw_offer *offer, enum spw_cache_hint hint,
 {
 	if (!offer || !tensor)
 		return spw_error(-EINVAL, "an offer needs a tensor to set");
+	if (offer->reserved[0] != 0 || offer->reserved[1] != 0)
+		return spw_error(-EINVAL, "an offer: reserved fields must be 0");
 	if ((unsigned)hint == HINT_SPILL)
 		return spw_error(-EINVAL, "there is no hint 2 any more, to spill in any case: "
 					  "SPW_HINT_NONE leaves it to the mode, and min_bytes says "

@@ -185,15 +185,17 @@ struct spw_offer {
 	 * be offered in those, too. With a number the part is the whole storage
 	 */
 	uint64_t number;
+	uint64_t reserved[2]; /* must be 0 */
 };
-SPW_ABI(struct spw_offer, number, 56, 64);
+SPW_ABI(struct spw_offer, reserved, 64, 80);
 
 /* A tensor that stays in the caller's memory, and that no entry stands for. */
 struct spw_kept {
 	uint64_t id; /* 0: none */
 	uint64_t len_bytes;
+	uint64_t reserved[2];
 };
-SPW_ABI(struct spw_kept, len_bytes, 8, 16);
+SPW_ABI(struct spw_kept, reserved, 16, 32);
 
 /* Result of a take: the tensor was discarded, recompute its scope. */
 #define SPW_TAKE_AGAIN 1

@@ -530,6 +530,16 @@ RIG_CASE(test_bad_arguments)
 	assert_int_equal(tensor.value, 0);
 	piece.len = 64;
 	assert_int_equal(spw_cache_offer(rig.cache, NULL, &tensor), -EINVAL);
+	for (unsigned i = 0; i < 2; i++) {
+		struct spw_offer offer = {.storage_bytes = &piece,
+					  .storage_len_bytes = 64,
+					  .len_bytes = 64,
+					  .owner = 1};
+
+		offer.reserved[i] = 1;
+		expect_refusal(-EINVAL, "reserved fields must be 0",
+			       spw_cache_offer(rig.cache, &offer, &tensor));
+	}
 	assert_int_equal(spw_cache_take(rig.cache, tensor, 0, 1, NULL), -EINVAL);
 	assert_int_equal(spw_cache_drain(rig.cache, NULL, 1), -EINVAL);
 	assert_int_equal(spw_cache_drain(rig.cache, NULL, 0), 0);

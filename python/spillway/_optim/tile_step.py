@@ -400,5 +400,6 @@ def _taken_over(optimizer_class: Type[Optimizer], fields: Dict[str, Field], run:
 def _not_as_tried(optimizer_class: Type[Optimizer], run: _Run, words: str) -> RuntimeError:
     name = optimizer_class.__name__
     return RuntimeError(
-        f"{name} has made for {run.count} elements {words} in the steps that it was tried with, so "
-        f"its state cannot be on drives: return to the last commit, and use {name} itself, in memory")
+        f"{name} has made for {run.count} elements {words} in the steps that it was tried with. So "
+        "its state cannot be on drives: return to the last commit, and use "
+        f"{name} itself, in memory")
