@@ -27,11 +27,14 @@ static struct track track_of(const struct spw_kept *kept)
 	return (struct track){.recorded = (uint32_t)kept->id, .step = (uint32_t)(kept->id >> 32)};
 }
 
-static void keep(struct spw_cache *cache, const struct track *track, uint64_t len_bytes)
+static void keep(struct spw_cache *cache, const struct track *track, uint64_t len_bytes,
+		 enum spw_cache_hint hint)
 {
+	bool is_asked = hint == SPW_HINT_KEEP || hint == SPW_HINT_PIN;
+
 	cache->count.offers++;
 	cache->count.bytes_offered += len_bytes;
-	kept_add(cache, KEEP_PLANNED, len_bytes);
+	kept_add(cache, is_asked ? KEEP_HINT : KEEP_PLANNED, len_bytes);
 	gauge_add(&cache->count.activation_bytes, &cache->count.activation_bytes_max, len_bytes);
 	spw_control__saved(control_of(cache), len_bytes);
 	spw_control__memory_add(control_of(cache), track, len_bytes);
@@ -41,6 +44,7 @@ static void keep(struct spw_cache *cache, const struct track *track, uint64_t le
 int spw_cache_keep(struct spw_cache *cache, uint64_t number, uint64_t len_bytes,
 		   struct spw_kept *kept)
 {
+	enum spw_cache_hint hint;
 	struct track track;
 	int result = 0;
 
@@ -52,9 +56,9 @@ int spw_cache_keep(struct spw_cache *cache, uint64_t number, uint64_t len_bytes,
 	if (cache->opts.trace || !spw_control__follows_plan(control_of(cache))) {
 		result = -ESRCH;
 	} else if (cache->recompute_depth == 0 &&
-		   spw_control__keeps(control_of(cache), number, len_bytes, &track)) {
+		   spw_control__keeps(control_of(cache), number, len_bytes, &track, &hint)) {
 		*kept = (struct spw_kept){.id = id_of(&track), .len_bytes = len_bytes};
-		keep(cache, &track, len_bytes);
+		keep(cache, &track, len_bytes, hint);
 		result = link_alone(&cache->drain) ? 1 : 2;
 	}
 	spw_control__hold_clock(control_of(cache), false);

@@ -153,7 +153,7 @@ void spw_control__numbered(struct control *control, const struct track *track, u
 }
 
 bool spw_control__keeps(struct control *control, uint64_t number, uint64_t len_bytes,
-			struct track *track)
+			struct track *track, enum spw_cache_hint *hint)
 {
 	uint32_t which = spw_control__cursor_kept(control, number, len_bytes);
 	const struct recorded *was;
@@ -163,9 +163,9 @@ bool spw_control__keeps(struct control *control, uint64_t number, uint64_t len_b
 		return false;
 	was = &control->signature->reference.tensors[which];
 	*track = spw_control__track(control);
+	*hint = (enum spw_cache_hint)was->hint;
 	/* With this slot it is never read. */
-	recorded = spw_control__recording_offer(control, track, GONE_SLOT, len_bytes,
-						(enum spw_cache_hint)was->hint);
+	recorded = spw_control__recording_offer(control, track, GONE_SLOT, len_bytes, *hint);
 	if (!recorded)
 		return false;
 	recorded->number = number;

@@ -100,10 +100,11 @@ void spw_control__offered(struct control *control, struct track *track, uint32_t
 void spw_control__numbered(struct control *control, const struct track *track, uint64_t number);
 /*
  * Return: whether the plan keeps the tensor that comes next in this scope, and that was the same
- * save of the step and as long: then this one has been saved as that, without a slot.
+ * save of the step and as long: then this one has been saved as that, without a slot, and with the
+ * same @hint, which is set.
  */
 bool spw_control__keeps(struct control *control, uint64_t number, uint64_t len_bytes,
-			struct track *track);
+			struct track *track, enum spw_cache_hint *hint);
 void spw_control__hinted(struct control *control, const struct track *track,
 			 enum spw_cache_hint hint);
 void spw_control__taken(struct control *control, const struct track *track);
