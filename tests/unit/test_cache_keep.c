@@ -262,7 +262,7 @@ static int nested(bool saves_before)
 	spw_cache_scope_leave(sim.cache);
 	if (!saves_before)
 		after = spw_cache_keep(sim.cache, 1, LEN, &way.kept[0]);
-	for (unsigned slot = COUNT; slot-- > !saves_before;)
+	for (unsigned slot = COUNT; slot-- > (saves_before ? 0u : 1u);)
 		use(slot);
 	spw_cache_scope_leave(sim.cache);
 	spw_cache_step(sim.cache);
