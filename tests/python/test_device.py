@@ -907,6 +907,7 @@ def test_a_copy_in_that_nobody_used_comes_before_its_memory_is_anybody_elses(rig
     saved = [rig.save(torch.full((1000,), float(i))) for i in range(6)]
     rig.stored(6)
     saved.pop().unpack()
+    rig.until(lambda stats: stats.bytes_read == 6 * 4000)  # what is in memory is copied ahead
     saved.pop().unpack()
     rig.until(lambda _: any(rig.device._users[each.id].base is not None for each in saved))
     bases = [rig.device._users[each.id].base for each in saved]
