@@ -64,37 +64,32 @@ class Readers:
         """:raises RuntimeError: a module is recomputed with a parameter that has been stepped
         """
         in_backward = torch._C._current_graph_task_id() != -1
-        if not (in_backward or self._has_warned):
-            self._warn_of_new(module)
         # Checkpoints of the reentrant kind compute the forward pass without gradients.
-        if not (in_backward or torch.is_grad_enabled() or module.training):
+        counts = not in_backward and (torch.is_grad_enabled() or module.training)
+        if not (in_backward or counts) and self._has_warned:
             return
         for name, param in module._parameters.items():
             number = self._numbers.get(id(param))
             if number is None:
                 continue
-            if not in_backward:
+            if counts:
                 self._calls[number] += 1
-            elif self._changed(number):
-                raise RuntimeError(
-                    f"{type(module).__name__}.{name} is read again in the backward pass, after "
-                    "in_backward=True has stepped it: the parameters that a recomputed module "
-                    "reads must contribute to its gradient. Leave in_backward out, and go back to "
-                    "the last commit: this step is half done")
+            if (in_backward or not self._has_warned) and self._changed(number):
+                self._read_after_its_step(f"{type(module).__name__}.{name}", in_backward)
 
-    def _warn_of_new(self, module: torch.nn.Module) -> None:
-        """Between the backward pass and step(), as for an evaluation: say once what it reads."""
-        for name, param in module._parameters.items():
-            number = self._numbers.get(id(param))
-            if number is None or not self._changed(number):
-                continue
-            self._has_warned = True
-            warnings.warn(
-                f"{type(module).__name__}.{name} is read between the backward pass and step(), and "
-                "in_backward=True has stepped it already: what this forward pass gives is not that "
-                "of the parameters of before. Evaluate or generate after step()", RuntimeWarning,
-                stacklevel=2)
-            return
+    def _read_after_its_step(self, name: str, in_backward: bool) -> None:
+        """A module reads a parameter between its step, during the backward pass, and step()."""
+        if in_backward:
+            raise RuntimeError(
+                f"{name} is read again in the backward pass, after in_backward=True has stepped "
+                "it: the parameters that a recomputed module reads must contribute to its "
+                "gradient. Leave in_backward out, and go back to the last commit: this step is "
+                "half done")
+        self._has_warned = True
+        warnings.warn(
+            f"{name} is read between the backward pass and step(), and in_backward=True has "
+            "stepped it already: what this forward pass gives is not that of the parameters of "
+            "before. Evaluate or generate after step()", RuntimeWarning, stacklevel=2)
 
 
 def _watch(readers: Readers) -> Any:
