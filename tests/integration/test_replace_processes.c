@@ -291,6 +291,18 @@ static struct child *start_rank(unsigned which, struct rank rank)
 	return start_child(which, trains, which);
 }
 
+/* The first is stopped in its first write, and the second waits for it; later it stops @at. */
+static void start_two(unsigned which, unsigned at, struct child **first, struct child **second)
+{
+	make_cut(which);
+	*writing = 0;
+	*first = start_rank(0, (struct rank){.stop_at = 1});
+	await_step(*first);
+	*second = start_rank(1, (struct rank){.stop_at = at, .says_waiting = true});
+	await_step(*second);
+	assert_int_equal(*writing, 1);
+}
+
 /* Only one at a time writes superblocks; killed, it has torn one copy, and the next does it. */
 CHILD_CASE(test_one_completes)
 {
@@ -298,13 +310,7 @@ CHILD_CASE(test_one_completes)
 	for (unsigned which = 0; which < SPW_ARRAY_LEN(cuts); which++) {
 		struct child *first, *second;
 
-		make_cut(which);
-		*writing = 0;
-		first = start_rank(0, (struct rank){.stop_at = 1});
-		await_step(first);
-		second = start_rank(1, (struct rank){.stop_at = 2, .says_waiting = true});
-		await_step(second);
-		assert_int_equal(*writing, 1);
+		start_two(which, 2, &first, &second);
 		kill_child(first);
 		await_step(second); /* it does all of it, and is killed, too */
 		kill_child(second);
@@ -319,13 +325,7 @@ CHILD_CASE(test_others_wait)
 	for (unsigned which = 0; which < SPW_ARRAY_LEN(cuts); which++) {
 		struct child *first, *second;
 
-		make_cut(which);
-		*writing = 0;
-		first = start_rank(0, (struct rank){.stop_at = 1});
-		await_step(first);
-		second = start_rank(1, (struct rank){.stop_at = 1, .says_waiting = true});
-		await_step(second);
-		assert_int_equal(*writing, 1);
+		start_two(which, 1, &first, &second);
 		let_go_on(first);
 		assert_int_equal(reap(first), 0);
 		assert_int_equal(reap(second), 0); /* it wrote none */
