@@ -3,7 +3,7 @@
  * tensor/keep.c - what the plan keeps, known before it is offered: it needs no entry
  *
  * Most saved tensors of most steps stay in memory. What the plan says of one is known by its place
- * in the step; that it is the how-manyth save of it, and as long, tells that it is the tensor that
+ * in the step; its number among the step's saves, and its length, tell that it is the tensor that
  * was planned for there. So the caller need not know its storage and content, nor hand over its
  * memory.
  */

@@ -181,8 +181,8 @@ struct spw_offer {
 	/* the caller's token for the memory, not 0; spw_cache_drain() returns it */
 	uint64_t owner;
 	/*
-	 * the how-manyth save of the step it is, for spw_cache_keep() in later steps; 0: it is to
-	 * be offered in those, too. With a number the part is the whole storage
+	 * of the save, counted from 1 in each step: spw_cache_keep() knows it by that in later
+	 * steps; 0: it is to be offered in those, too. With a number the part is the whole storage
 	 */
 	uint64_t number;
 	uint64_t reserved[2]; /* must be 0 */
@@ -661,7 +661,7 @@ SPW_EXPORT int spw_cache_release(struct spw_cache *cache, spw_tensor tensor);
 /**
  * spw_cache_keep - ask whether the plan keeps a tensor, before it is offered
  * @cache:      the cache
- * @number:     the how-manyth save of the step it is
+ * @number:     of the save, counted from 1 in each step
  * @len_bytes:  of its elements
  * @kept:       set if the plan does
  *

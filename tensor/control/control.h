@@ -96,7 +96,7 @@ struct track spw_control__track(const struct control *control);
 void spw_control__saved(struct control *control, uint64_t len_bytes);
 void spw_control__offered(struct control *control, struct track *track, uint32_t slot,
 			  uint64_t len_bytes, enum spw_cache_hint hint);
-/* The how-manyth save of the step it is, by which spw_control__keeps() knows it in later steps. */
+/* Its number among the saves of the step, by which spw_control__keeps() knows it in later ones. */
 void spw_control__numbered(struct control *control, const struct track *track, uint64_t number);
 /*
  * Return: whether the plan keeps the tensor that comes next in this scope, and that was the same

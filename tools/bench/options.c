@@ -694,9 +694,7 @@ static const struct option options[] = {
 	 "begin a job; options before the first apply to all jobs. In a job file: the name in "
 	 "reports"},
 	{"filename", NULL, add_files, FIELD(filename), 0, BYTES(filename), NULL, "A:B",
-	 "devices or existing files, colon separated; as in fio each filename= adds to those "
-	 "before "
-	 "it, of [global] too"},
+	 "devices or existing files, colon separated; adds to those named before, as in fio"},
 	{"directory", NULL, TEXT(directory), "DIR",
 	 "where these are; without names, use the files that fio made there: JOB.WORKER.FILE"},
 	{"nrfiles", "nr_files", COUNT(nrfiles, 1, BENCH_FILES_MAX),
