@@ -252,7 +252,8 @@ void spw_plan__recompute_set(struct plan_recompute *recompute, const uint8_t *sc
 
 /*
  * Set a caller's choices: the recomputed scopes; spills in base.spill. @is_earlier: they were made
- * for an earlier measurement, and what can no longer be recomputed is kept. Return: 0; -EINVAL.
+ * for an earlier measurement; what can no longer be recomputed, or spilled, is kept.
+ * Return: 0; -EINVAL.
  */
 int spw_plan__recompute_choose(struct plan_recompute *recompute,
 			       const enum spw_plan_choice choices[], bool is_earlier);

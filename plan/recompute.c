@@ -397,7 +397,8 @@ int spw_plan__recompute_choose(struct plan_recompute *recompute,
 			return spw_error(-EINVAL, "plan: tensor %u: there is no host memory", i);
 		recompute->base.in_host[i] = choices[i] == SPW_PLAN_HOST;
 		recompute->base.spill[i] =
-			choices[i] == SPW_PLAN_SPILL || choices[i] == SPW_PLAN_HOST;
+			(choices[i] == SPW_PLAN_SPILL || choices[i] == SPW_PLAN_HOST) &&
+			(recompute->base.eligible[i] || !is_earlier);
 		if (choices[i] != SPW_PLAN_AGAIN)
 			continue;
 		if (!recompute->giving[i] && is_earlier)

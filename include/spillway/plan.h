@@ -387,7 +387,7 @@ SPW_ABI(struct spw_plan_reason, reserved, 176, 184);
  * @reasons:       scopes->count of them, set on success
  *
  * Simulates up to four steps for each scope. The step may have been measured again since it was
- * planned: a tensor that it can no longer recompute counts as kept.
+ * planned: a tensor that it can no longer recompute, or spill, counts as kept.
  *
  * Return: 0; -EINVAL; -ENOMEM.
  */

@@ -549,6 +549,28 @@ CASE(what_is_no_longer_recomputed_counts_as_kept)
 	}
 }
 
+/* A tensor is measured after the plan to be none that can be spilled: it was discarded by itself. */
+CASE(what_is_no_longer_spilled_counts_as_kept)
+{
+	struct spw_plan_reason reasons[2];
+
+	two_scopes();
+	world.drives.write_bytes_per_second = world.drives.read_bytes_per_second = 1000 * MIB;
+	for (enum spw_plan_way way = SPW_PLAN_WAY_SPILL; way < SPW_PLAN_WAYS; way++) {
+		if (way == SPW_PLAN_WAY_AGAIN)
+			continue;
+		go(0, way);
+		for (uint32_t i = 0; i < 2; i++)
+			world.tensors[i].must_keep = true;
+		assert_ok(spw_plan_explain(&world.step, &world.drives, &world.scopes, 30 * MIB,
+					   world.choices, reasons));
+		assert_int_equal(reasons[0].way,
+				 is_again(way) ? SPW_PLAN_WAY_AGAIN : SPW_PLAN_WAY_KEEP);
+		assert_int_equal(reasons[0].bytes_spilled, 0);
+		assert_false(reasons[0].ways[SPW_PLAN_WAY_SPILL].possible);
+	}
+}
+
 CASE(limit_of_what_is_written)
 {
 	uint64_t random = seed;
