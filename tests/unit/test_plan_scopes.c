@@ -549,7 +549,7 @@ CASE(what_is_no_longer_recomputed_counts_as_kept)
 	}
 }
 
-/* A tensor is measured after the plan to be none that can be spilled: it was discarded by itself. */
+/* A tensor is measured after the plan to be none that can be spilled: discarded by itself, say. */
 CASE(what_is_no_longer_spilled_counts_as_kept)
 {
 	struct spw_plan_reason reasons[2];
