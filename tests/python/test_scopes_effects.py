@@ -857,3 +857,17 @@ def test_generators_of_their_own(kind):
                 else noise.random() if hasattr(noise, "random") else noise.rand())
 
     refused(Draws, seen, "draws from a generator")
+
+
+def test_sizes_by_sympy():
+    """As einx computes them. Its own generator orders what it asks itself, and changes no result."""
+    pytest.importorskip("sympy")
+
+    class Sizes(Layer):
+        def forward(self, x):
+            import sympy
+
+            size = sympy.Symbol("size", integer=True)
+            return super().forward(x) * int(sympy.solve(sympy.Eq(8 * size, x.shape[0]))[0])
+
+    assert same(Sizes, again=True) == ({}, LAYERS * (STEPS - 1))
