@@ -485,7 +485,9 @@ class Recomputer:
             return "FSDP gathers parts of it one by one"
         odd = _odd_in(arguments)
         if odd is not None:
-            return f"{_ARGUMENTS} a {odd}, which may change"
+            return f"{_ARGUMENTS} a {odd}, which may change" + (
+                "; transformers makes none with model.config.use_cache = False"
+                if odd.endswith("Cache") else "")
         for tensor in [*module.parameters(), *module.buffers(), *tensors_in(arguments)]:
             if type(tensor) not in (Tensor, nn.Parameter, OnDrives):
                 return f"it works with {type(tensor).__name__}s"
@@ -546,7 +548,8 @@ class Recomputer:
 
     def _differs(self, frame: Frame, trial: _Trial, result: Any) -> Optional[str]:
         if not trial.saved.held:
-            return "it saves nothing: it is recomputed already (checkpoint), or has no gradient"
+            return ("it saves nothing: it is an addition or the like, is recomputed already "
+                    "(checkpoint), or has no gradient")
         session = self.session
         saved = SecondRun(trial.saved, frame.arguments)
 
