@@ -255,6 +255,32 @@ def test_same_when_the_module_is_changed_before_the_backward_pass(change):
     assert off.stats().restores_refused == 0
 
 
+@dataclasses.dataclass
+class Settings:
+    """As transformers' configurations of models whose layers differ."""
+
+    rate: float = 0.0
+    heads: int = 4
+
+    def __getattribute__(self, name):
+        if name == "heads":
+            raise RuntimeError("each layer has its own")
+        return super().__getattribute__(name)
+
+
+def test_same_where_a_dataclass_refuses_to_give_a_field():
+    class Configured(Half):
+        def __init__(self):
+            super().__init__()
+            self.settings = Settings()
+
+        def forward(self, x, scale=None):
+            return super().forward(x, scale) + self.settings.rate
+
+    off = check_same(lambda: Model(half=Configured))
+    assert off.stats().scopes_again == 2 * 6, reasons(off)
+
+
 class Showing(Model):
     """It puts the output of each layer on it. Nothing is computed of the last one's."""
 

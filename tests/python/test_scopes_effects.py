@@ -860,7 +860,7 @@ def test_generators_of_their_own(kind):
 
 
 def test_sizes_by_sympy():
-    """As einx computes them. Its own generator orders what it asks itself, and changes no result."""
+    """As einx computes them. Its own generator orders what it asks itself: no result changes."""
     pytest.importorskip("sympy")
 
     class Sizes(Layer):

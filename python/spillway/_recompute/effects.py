@@ -52,7 +52,7 @@ def _bytes_of(tensor: Tensor) -> int:
     return 0
 
 
-def _attributes_of(thing: Any) -> Any:
+def attributes_of(thing: Any) -> Any:
     """Its __dict__, without a __getattr__ of its own; None: it has none."""
     try:
         return object.__getattribute__(thing, "__dict__")
@@ -122,7 +122,7 @@ class Snapshot:
             self._visit_object(path, thing)
         if self._reads and not isinstance(thing, OnDrives) and (
                 isinstance(thing, _WITH_MORE) or is_array(thing)):
-            self._watch(Items(dotted(path), _attributes_of(thing) or {}))
+            self._watch(Items(dotted(path), attributes_of(thing) or {}))
 
     def _visit_container(self, path: str, thing: Any, kind: Any) -> None:
         self._count(path, kind.__len__(thing))
@@ -180,7 +180,7 @@ class Snapshot:
                 self._queue([(path, thing.__self__)])
         elif isinstance(thing, contextvars.ContextVar):
             self._watch(Names(dotted(path), lambda: {"value": thing.get(None)}))
-        things = _attributes_of(thing)
+        things = attributes_of(thing)
         if isinstance(things, dict) and "__wrapped__" in things:
             self._todo.append((path, things["__wrapped__"]))
         if isinstance(thing, types.ModuleType):  # code looks at what it uses of it (_reach)
@@ -192,9 +192,9 @@ class Snapshot:
         if isinstance(things, dict):
             self._count(path, len(things))
             self._watch(Items(dotted(path), things))
-        slots = _slots_of(kind)
+        slots = slots_of(kind)
         if slots:
-            self._watch(Names(dotted(path), lambda: _in_slots(thing, slots)))
+            self._watch(Names(dotted(path), lambda: in_slots(thing, slots)))
         elif self._reads and not isinstance(things, dict) and not _is_bare(kind):
             raise Unseen(f"it can reach a {kind.__name__} ({path.rstrip('.')}), which does not "
                          "show whether it changes")
@@ -281,13 +281,13 @@ class Reached:
         return self._own.has_begun() and self._beyond.has_begun()
 
 
-def _slots_of(kind: type) -> List[Any]:
+def slots_of(kind: type) -> List[Any]:
     """Their descriptors: of a name that begins with two underscores, the class has another."""
     return [slot for each in kind.__mro__ if "__slots__" in vars(each)
             for slot in vars(each).values() if isinstance(slot, types.MemberDescriptorType)]
 
 
-def _in_slots(thing: Any, slots: List[Any]) -> Dict[str, Any]:
+def in_slots(thing: Any, slots: List[Any]) -> Dict[str, Any]:
     found = {}
     for slot in slots:
         with contextlib.suppress(AttributeError):  # there is nothing in it

@@ -16,6 +16,8 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from torch import Tensor, nn
 
+from .effects import attributes_of, in_slots, slots_of
+
 # Dicts of a module by name, in each of its instances.
 _TABLES = "_parameters", "_buffers", "_modules"
 # Those of PyTorch itself, hooks for instance, which foreign_hooks.py is about.
@@ -67,9 +69,8 @@ def _items_of(value: Any) -> Optional[Dict[Any, Any]]:
     if kind in (list, tuple) or isinstance(value, tuple) and hasattr(kind, "_fields"):
         return dict(enumerate(value))
     if dataclasses.is_dataclass(kind) and getattr(kind, "__new__") is object.__new__:
-        fields = [field.name for field in dataclasses.fields(kind)]
-        return {**{name: getattr(value, name) for name in fields if hasattr(value, name)},
-                **getattr(value, "__dict__", {})}
+        # What lies there, by no code of the class: transformers' configurations refuse to give some.
+        return {**in_slots(value, slots_of(kind)), **(attributes_of(value) or {})}
     return None
 
 
