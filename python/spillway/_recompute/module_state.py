@@ -69,7 +69,7 @@ def _items_of(value: Any) -> Optional[Dict[Any, Any]]:
     if kind in (list, tuple) or isinstance(value, tuple) and hasattr(kind, "_fields"):
         return dict(enumerate(value))
     if dataclasses.is_dataclass(kind) and getattr(kind, "__new__") is object.__new__:
-        # What lies there, by no code of the class: transformers' configurations refuse to give some.
+        # What lies there, without its class: transformers' configurations refuse to give some.
         return {**in_slots(value, slots_of(kind)), **(attributes_of(value) or {})}
     return None
 
