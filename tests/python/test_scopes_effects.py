@@ -13,6 +13,7 @@ import math
 import multiprocessing
 import queue
 import random
+import sys
 import types
 import weakref
 
@@ -871,3 +872,24 @@ def test_sizes_by_sympy():
             return super().forward(x) * int(sympy.solve(sympy.Eq(8 * size, x.shape[0]))[0])
 
     assert same(Sizes, again=True) == ({}, LAYERS * (STEPS - 1))
+
+
+def test_a_configuration_that_may_fetch(monkeypatch):
+    """As those of transformers that know of a backbone: asking for its files takes locks, whose code
+    counts."""
+    hub = types.ModuleType("huggingface_hub")
+    exec("import itertools\nlocks = itertools.count()\ndef fetch():\n    return next(locks)\n",
+         vars(hub))
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+
+    class Configuration:
+        def __post_init__(self):
+            import huggingface_hub
+            huggingface_hub.fetch()
+
+    class Configured(Layer):
+        def __init__(self):
+            super().__init__()
+            self.config = Configuration()
+
+    assert same(Configured, again=True) == ({}, LAYERS * (STEPS - 1))

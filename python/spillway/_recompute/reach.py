@@ -4,7 +4,8 @@
 classes met so far, and what a module or a closure has under such a name. What they use of modules,
 classes and closures is where they could leave something behind. Python, PyTorch, NumPy and SymPy
 are taken as known: they leave nothing behind but in what they are given, and in their generators
-(SymPy's, which is not put back, changes no result of it)."""
+(SymPy's, which is not put back, changes no result of it). So is huggingface_hub, which the classes
+of transformers' configurations can reach: what it fetches are files."""
 from __future__ import annotations
 
 import functools
@@ -15,7 +16,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Set, Tuple
 Found = Tuple[str, Any]
 Look = Callable[[], Dict[str, Any]]
 
-_KNOWN = sys.stdlib_module_names | {"torch", "numpy", "sympy", "spillway"}
+_KNOWN = sys.stdlib_module_names | {"torch", "numpy", "sympy", "huggingface_hub", "spillway"}
 # Of known packages, what does leave something behind when it is called.
 _LEAVES = "torch.utils.tensorboard", "torch.utils.data"
 # Methods that run without their names being used, beside those with two underscores.
