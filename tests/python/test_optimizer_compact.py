@@ -485,6 +485,59 @@ def test_a_commit_while_averaged_weights_are_swapped_in(caplog):
         assert_same(entry["master"], value.float())
 
 
+KINDS = pytest.mark.parametrize("before, after", [
+    (True, True), (True, "compact"), ("compact", True), ("compact", "compact")])
+
+
+@KINDS
+def test_a_teacher_that_is_never_stepped(before, after, caplog):
+    """As in MoCo: a frozen copy that the optimizer has as well, and that the program moves. Commits
+    have it as it is, and no one has lost anything."""
+    store = FakeStore()
+
+    def begun(masters):
+        student, teacher = made(((500,), (70,)), torch.bfloat16)
+        teacher = [param.requires_grad_(False) for param in teacher]
+        return student, teacher, over([*student, *teacher], store=store, tile=128, masters=masters)
+
+    def move(student, teacher, tiled):
+        give_grads(student)
+        tiled.step()
+        for one, other in zip(student, teacher):
+            other.data = other.data * 0.5 + one.data * 0.5
+
+    for masters in (before, after, before, after):
+        student, teacher, tiled = begun(masters)
+        if tiled.resume() is not None:
+            assert_same([param.detach() for param in (*student, *teacher)], values)
+        for number in range(2):  # the second finds records that are written
+            for _ in range(2):
+                move(student, teacher, tiled)
+            tiled.commit()
+        values = [param.detach().clone() for param in (*student, *teacher)]
+        tiled.close()
+    assert "was changed" not in caplog.text and "were changed" not in caplog.text
+
+
+@pytest.mark.parametrize("masters", [True, "compact"])
+def test_a_parameter_that_is_changed_before_its_first_step(masters, caplog):
+    """It begins from what it is then, although the record that it shares has been written."""
+    params, _ = made(((100,), (70,)), torch.bfloat16)
+    tiled = over(params, masters=masters)
+    give_grads(params[:1])
+    tiled.step()
+    value = torch.randn(70).bfloat16()
+    params[1].data.copy_(value)
+    wanted = nn.Parameter(value.float())
+    give_grads(params)
+    wanted.grad = params[1].grad.float()
+    tiled.step()
+    torch.optim.AdamW([wanted], foreach=False).step()
+    assert_same(params[1].detach(), wanted.detach().bfloat16())
+    assert_same(of(tiled)["state"][1]["master"], wanted.detach())
+    assert "was changed" not in caplog.text
+
+
 def test_one_part_is_changed_before_a_commit(caplog):
     params, _ = made(((500,), (90, 4)), torch.bfloat16)
     ours = over(params, tile=128, masters="compact")

@@ -6,7 +6,8 @@ taken apart after it (state/masters.c), bit for bit.
 
 Invariants:
 M1  a master is in its record from the first time that the record is written; before, it comes from
-    the parameter
+    the parameter. Until its parameter's first step the parameter counts, where they differ: it may
+    be a frozen copy that the program moves, as a teacher is
 M2  compact masters are put together only with the parameter that they were taken apart from, by its
     checksum; a parameter that something else has changed is its own master from then on
 """
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from .._core.library import blocking
 from .records import Taken
-from .tile_step import MASTER, Scratch, flat_of, read_piece, write_piece
+from .tile_step import MASTER, Entry, Scratch, flat_of, read_piece, write_piece
 from .tiles import Compact, Field, Piece, Tile, field_of
 
 _log = logging.getLogger("spillway")
@@ -98,10 +99,12 @@ class Masters:
     """Of one optimizer.
 
     :param params: as pieces number them
+    :param entries: of each, None until its first step; changed in place
     """
 
-    def __init__(self, params: Sequence[Tensor]) -> None:
+    def __init__(self, params: Sequence[Tensor], entries: Sequence[Entry]) -> None:
         self._params = params
+        self._entries = entries
         self._there: Set[Tuple[str, int]] = set()  # M1: tile and offset of the piece
         # The checksums of the weights that compact ones belong to, as far as they were seen.
         self._sums: Dict[Tuple[str, int], int] = {}
@@ -114,13 +117,15 @@ class Masters:
         self._sums.clear()
 
     def changed(self, tiles: Sequence[Tile], but: AbstractSet[int]) -> List[str]:
-        """The pieces that something else has changed since their masters were used last.
+        """The pieces that something else has changed since their masters were used last; but those
+        that were never stepped.
 
         :param but: the numbers of parameters that are left out
         """
         return [_name(tile, number) for tile in tiles if master_is_compact(tile)
                 for number, piece in enumerate(tile.pieces)
-                if piece.parameter not in but and (tile.name, number) in self._sums
+                if piece.parameter not in but and self._entries[piece.parameter] is not None
+                and (tile.name, number) in self._sums
                 and not are_same(self._weights(piece), self._sums[tile.name, number])]
 
     def missing(self, tile: Tile) -> bool:
@@ -155,19 +160,41 @@ class Masters:
                     self._say_changed(tile, number)
         return {**taken.views, MASTER: masters}
 
+    def may_differ(self, tile: Tile) -> bool:
+        """Whether parameters count that its record may not have: of a compact master the parameter
+        itself is committed."""
+        return master_of(tile) is not None and not master_is_compact(tile) and any(
+            self._entries[piece.parameter] is None for piece in tile.pieces)
+
+    def renew(self, tile: Tile, pieces: Sequence[Piece], views: Dict[str, Tensor]) -> bool:
+        """What something has changed of these pieces before their first step is its own master
+        (M1). Return: whether any was."""
+        changed = False
+        for piece in pieces if self.may_differ(tile) else ():
+            masters = views[MASTER][piece.offset:piece.end]
+            if self._entries[piece.parameter] is None and not self._is_rounded(masters, piece):
+                read_piece(self._params[piece.parameter], piece, masters)
+                changed = True
+        return changed
+
+    def _is_rounded(self, masters: Tensor, piece: Piece) -> bool:
+        """Whether a piece is its masters, rounded."""
+        weights = self._weights(piece)
+        rounded = self._scratch.of("rounded", weights.dtype, len(weights))
+        rounded.copy_(masters)
+        return _is_same(rounded, weights)
+
     def look_at(self, tile: Tile, pieces: Sequence[Piece], views: Dict[str, Tensor]) -> None:
         """Before a step: say once what of these pieces something else has changed, and the step
         will lose. Of parameters in host memory: others would have to be copied for it."""
         if self._said_lost or MASTER not in views or master_is_compact(tile):
             return
         for piece in pieces:
-            flat = flat_of(self._params[piece.parameter])
-            if flat is not None and (tile.name, piece.offset) in self._there:
-                rounded = self._scratch.of("rounded", flat.dtype, piece.stop - piece.start)
-                rounded.copy_(views[MASTER][piece.offset:piece.end])
-                if not _is_same(rounded, flat[piece.start:piece.stop]):
-                    self._say_lost(tile, tile.pieces.index(piece))
-                    return
+            if (flat_of(self._params[piece.parameter]) is not None
+                    and (tile.name, piece.offset) in self._there
+                    and not self._is_rounded(views[MASTER][piece.offset:piece.end], piece)):
+                self._say_lost(tile, tile.pieces.index(piece))
+                return
 
     def keep(self, tile: Tile, taken: Taken, views: Dict[str, Tensor],
              stepped: Optional[Sequence[Piece]] = None) -> None:
@@ -223,7 +250,7 @@ class Masters:
         return weights
 
     def _say_changed(self, tile: Tile, number: int) -> None:
-        if not self._said_changed:
+        if not self._said_changed and self._entries[tile.pieces[number].parameter] is not None:
             self._said_changed = True
             _log.warning("%s was changed since the optimizer has stepped it: its elements are the "
                          "masters now, as they are. This is said once, of the first",

@@ -97,7 +97,7 @@ class Tiled:
         self.entries: List[Entry] = [None] * len(params)
         self._stepper = stepper
         self._params = params
-        self._masters = Masters(self._values)
+        self._masters = Masters(self._values, self.entries)
         self._scratch = Scratch()
         self._ascending = True
         self._pass: Optional[_Pass] = None
@@ -208,7 +208,7 @@ class Tiled:
             gradient = held.enter_context(self._gradients.of_tile(tile))
             taken = held.enter_context(self.records.taken(tile))
             try:
-                self._masters.views(tile, taken)
+                self._masters.renew(tile, pieces, self._masters.views(tile, taken))
                 taken.changed = True
                 after = device.begin(tile, taken, memory, held, lambda views: (
                     stepper.step(tile, views, group, self.entries, pieces, gradient)))
@@ -231,6 +231,7 @@ class Tiled:
             with self._gradients.of_tile(tile) as gradient, self.records.taken(tile) as taken:
                 inside = taken.changed = True
                 views = self._masters.views(tile, taken)
+                self._masters.renew(tile, pieces, views)
                 self._masters.look_at(tile, pieces, views)
                 after = self._stepper.step(tile, views, group, self.entries, pieces, gradient)
                 self._masters.keep(tile, taken, views, pieces)
@@ -331,7 +332,7 @@ class Tiled:
         tiles = [tile for tile in self.records.layout.tiles
                  if any(whole[piece.parameter] is not None for piece in tile.pieces)]
         self.visit(tiles, scatter, "load_state_dict()")
-        self.entries, self._pass = entries, None
+        self.entries[:], self._pass = entries, None
 
     def load_parameters(self, values: Sequence[Tensor]) -> None:
         """Parameters, and their masters, are these from now on.
@@ -368,10 +369,13 @@ class Tiled:
             taken.changed = True
 
         def save_masters(tile: Tile, taken: Taken) -> None:
-            self._masters.keep(tile, taken, self._masters.views(tile, taken))
+            views = self._masters.views(tile, taken)
+            taken.changed = self._masters.renew(tile, tile.pieces, views) or taken.changed
+            self._masters.keep(tile, taken, views)
 
         layout = self.records.layout
-        new = [tile for tile in layout.tiles if self._masters.missing(tile)]
+        new = [tile for tile in layout.tiles
+               if self._masters.missing(tile) or self._masters.may_differ(tile)]
         if new:
             self.visit(new, save_masters)
         if layout.copies:
@@ -400,7 +404,7 @@ class Tiled:
             self._masters.note(tile)
         if layout.formers:
             self._convert(layout.formers, layout.former_copies)
-        self.entries = list(entries)
+        self.entries[:] = entries
 
     def order_of_refill(self) -> Iterator[Tuple[str, Piece]]:
         """The order in which refill() takes what records have: a field, and elements of a
@@ -460,7 +464,7 @@ class Tiled:
         except BaseException as error:
             self.end_use("resume()", error)
             raise
-        self.entries = list(entries)
+        self.entries[:] = entries
 
     def _convert(self, formers: Sequence[Tuple[Tile, Tile]], copies: Sequence[Tile]) -> None:
         """Tiles with one kind of masters from a commit's with the other."""
