@@ -485,6 +485,36 @@ def test_a_commit_while_averaged_weights_are_swapped_in(caplog):
         assert_same(entry["master"], value.float())
 
 
+@pytest.mark.parametrize("masters", [True, "compact"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_masters_that_another_optimizer_has_kept(masters, dtype, caplog):
+    """A class of PyTorch keeps them in its state as they came, rounded, and steps without them."""
+    params, _ = made(((300,), (40,)), dtype)
+    tiled, plain = over(params, masters=masters), torch.optim.AdamW(params, foreach=False)
+    give_grads(params)
+    tiled.step()
+    plain.load_state_dict(tiled.state_dict())
+    for _ in range(2):
+        give_grads(params)
+        plain.step()
+    values = [param.detach().clone() for param in params]
+    tiled.load_state_dict(plain.state_dict())
+    assert_same([param.detach() for param in params], values)
+    for entry, value in zip(of(tiled)["state"].values(), values):
+        assert_same(entry["master"], value.float())
+    wanted = [nn.Parameter(value.float()) for value in values]
+    again = torch.optim.AdamW(wanted, foreach=False)
+    again.load_state_dict(plain.state_dict())
+    give_grads(params)
+    for one, other in zip(wanted, params):
+        one.grad = other.grad.float()
+    tiled.step()
+    again.step()
+    assert_same([param.detach() for param in params], [one.detach().to(dtype) for one in wanted])
+    said, = caplog.messages
+    assert "masters that are not float32, of parameter 0 and 1 more" in said
+
+
 KINDS = pytest.mark.parametrize("before, after", [
     (True, True), (True, "compact"), ("compact", True), ("compact", "compact")])
 

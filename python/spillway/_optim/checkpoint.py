@@ -160,13 +160,16 @@ def _cast(value: Any, name: str, dtype: torch.dtype) -> Any:
 
 def loaded_entries(params: Sequence[Tensor], fields: Sequence[Shapes],
                    state_dict: Dict[str, Any]) -> List[Optional[Options]]:
-    """The state of each parameter, of a sharded one what is here; None: it has none.
+    """The state of each parameter, of a sharded one what is here; None: it has none. Without the
+    masters that a class of PyTorch has loaded: it makes them of the parameter's type, and goes on
+    without them.
 
     :param fields: what the records have for each
     :raises ValueError: a tensor is of another shape, or has no field
     """
     numbers = itertools.chain.from_iterable(group["params"] for group in state_dict["param_groups"])
     entries: List[Optional[Options]] = []
+    cast: List[int] = []
     for number, param, names in zip(numbers, params, fields):
         state = state_dict["state"].get(number)
         if not state:
@@ -178,9 +181,16 @@ def loaded_entries(params: Sequence[Tensor], fields: Sequence[Shapes],
             if name == MASTER and MASTER not in names:
                 continue
             value = local_of(value)
+            if name == MASTER and isinstance(value, Tensor) and value.dtype is not torch.float32:
+                cast.append(number)
+                continue
             _check(number, names, name, value)
             entry[name] = _cast(value, name, dtype)
         entries.append(entry)
+    if cast:
+        _log.warning("the state_dict has masters that are not float32, of parameter %d and %d more: "
+                     "an optimizer that keeps none has loaded them and left them as they were, so "
+                     "the masters are the parameters as they are now", cast[0], len(cast) - 1)
     return entries
 
 
