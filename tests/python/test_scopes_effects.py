@@ -875,8 +875,8 @@ def test_sizes_by_sympy():
 
 
 def test_a_configuration_that_may_fetch(monkeypatch):
-    """As those of transformers that know of a backbone: asking for its files takes locks, whose code
-    counts."""
+    """As those of transformers that know of a backbone: asking for its files takes locks, and their
+    code counts."""
     hub = types.ModuleType("huggingface_hub")
     exec("import itertools\nlocks = itertools.count()\ndef fetch():\n    return next(locks)\n",
          vars(hub))
