@@ -48,7 +48,8 @@ from ._optim.masters import check_rounding
 from ._optim.ranks import (FIRST, CommonCommits, Group, Ranks, peeked, ranks_of, rows_of, say_each,
                            world)
 from ._optim.records import Records, StateOnDrives, committed_limits, refuse_state
-from ._optim.tile_step import MASTER, OfGroup, TileStepper, Unchanged, local_of
+from ._optim.tile_step import (MASTER, OfGroup, TileStepper, Unchanged, gradient_type,
+                               local_of)
 from ._optim.tiled import Tiled, check_gradient
 from ._optim.tiles import Field, Kept, Laid, Tile, Wholes, fields_for, item_bytes, name_of
 from ._optim.whole import is_elementwise, probe_whole
@@ -392,7 +393,7 @@ class Optimizer(torch.optim.Optimizer):
     def _laid(self) -> List[List[Laid]]:
         counter = itertools.count()
         return [[Laid(next(counter), name, tuple(local_of(param).shape), param.dtype,
-                      _gradient_type(param) if self._on_drives else None,
+                      gradient_type(param) if self._on_drives else None,
                       place_in(param) is not None)
                  for name, param in zip(names, group["params"])]
                 for names, group in zip(self._names, self.param_groups)]
@@ -1116,11 +1117,6 @@ def _departures_of(params: Sequence[Tensor], tiles: Sequence[Tile]) -> Departure
 def _kinds_of(params: Sequence[Tensor]) -> List[Tuple[torch.dtype, Tuple[int, ...]]]:
     """The type and shape of each."""
     return [(param.dtype, tuple(param.shape)) for param in params]
-
-
-def _gradient_type(param: Any) -> torch.dtype:
-    """PyTorch 2.10 and later let gradients be of another type than their parameter."""
-    return getattr(param, "grad_dtype", None) or param.dtype
 
 
 def _compare(classes: Sequence[OfGroup], groups: Sequence[Options], device: torch.device) -> None:

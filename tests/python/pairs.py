@@ -139,9 +139,12 @@ class Masters:
         for master, param in zip(self.masters, self.params):
             param.detach().copy_(master)
 
-    def zero_grad(self):
+    def zero_grad(self, set_to_none=True):
         for param in self.params:
-            param.grad = None
+            if set_to_none or param.grad is None:
+                param.grad = None
+            else:
+                param.grad.zero_()
 
 
 class Pair:

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import spillway
-from pairs import HOOKS, Model, models, over, params_of
+from pairs import HOOKS, Model, models, over, pair_of, params_of
 from spillway._grads.freed_placeholder import Freed
 
 pytestmark = [pytest.mark.usefixtures("fake_state"),
@@ -39,6 +39,44 @@ def test_bits_are_those_of_a_step_afterwards(tile):
         for scheduler in schedulers:
             scheduler.step()
     assert pair.optimizer.steps == 5
+
+
+@pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"),
+                    reason="this PyTorch has gradients of their parameter's type only")
+@pytest.mark.parametrize("masters", [True, "compact"])
+def test_gradients_of_another_type_than_their_parameters(masters):
+    """And zeros of that type, for what has none in the step after."""
+    def model():
+        made = Model().to(torch.bfloat16)
+        for param in made.parameters():
+            param.grad_dtype = torch.float32
+        return made
+
+    torch.manual_seed(7)
+    ours, theirs = model(), model()
+    theirs.load_state_dict(ours.state_dict())
+    pair = pair_of(ours, theirs, tile=500, in_backward=True, masters=masters)
+    for step in range(4):
+        pair.backward(without=2 if step % 2 else None)
+        pair.step(zero=False)
+        for one in pair.optimizers:
+            one.zero_grad(set_to_none=False)
+
+
+def test_a_large_gradient_of_another_type_than_its_parameter():
+    """A step of the parameter's own memory would be refused half way."""
+    if not hasattr(torch.Tensor, "grad_dtype"):
+        pytest.skip("this PyTorch has gradients of their parameter's type only")
+    ours, theirs = (nn.Parameter(torch.ones(200, 100)) for _ in range(2))
+    tiled_one = over([ours], torch.optim.SGD, lr=0.1)
+    plain = torch.optim.SGD([theirs], lr=0.1, foreach=False)
+    for _ in range(2):
+        grad = torch.randn(200, 100).bfloat16()
+        for param, optimizer in ((ours, tiled_one), (theirs, plain)):
+            param.grad_dtype = torch.bfloat16
+            param.grad = grad.clone()
+            optimizer.step()
+    assert torch.equal(ours, theirs)
 
 
 def test_a_forward_pass_before_step_is_said_to_read_new_parameters():

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from .._core.library import SpillwayError
 from .._optim.elementwise import Options
-from .._optim.tile_step import Entry, are_equal, local_of, piece_of
+from .._optim.tile_step import Entry, are_equal, gradient_type, local_of, piece_of
 from .._optim.tiled import InMemory, Tiled, check_gradient
 from .._optim.tiles import Piece, Tile
 from .ddp_buckets import Reduced, check_reduced
@@ -400,7 +400,8 @@ class DuringBackward:
             self._unmark()
             for number in self._zeros - self._here:
                 if self._params[number].grad is None and number not in self._changed:
-                    self._params[number].grad = torch.zeros_like(self._params[number])
+                    param = self._params[number]
+                    param.grad = torch.zeros_like(param, dtype=gradient_type(param))
             for param in self._params:
                 check_gradient(param)
             for tile in tiled.records.layout.tiles[::-1]:

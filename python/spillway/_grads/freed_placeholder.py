@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
+from .._optim.tile_step import gradient_type
+
 _WORDS = ("this gradient has been used and freed: with in_backward=True parameters are stepped "
           "during the backward pass, so gradients cannot be clipped, scaled, accumulated or read. "
           "Call step() after each backward pass, or leave in_backward out")
@@ -18,7 +20,7 @@ class Freed(Tensor):
     @staticmethod
     def __new__(cls: Any, param: Tensor) -> Freed:
         make: Any = Tensor._make_wrapper_subclass  # type: ignore[attr-defined]
-        return make(cls, param.shape, strides=param.stride(), dtype=param.dtype,
+        return make(cls, param.shape, strides=param.stride(), dtype=gradient_type(param),
                     device=param.device, layout=param.layout)
 
     def __init__(self, param: Tensor) -> None:

@@ -73,6 +73,11 @@ def local_of(tensor: Any) -> Any:
         return tensor.to_local()
 
 
+def gradient_type(param: Any) -> torch.dtype:
+    """PyTorch 2.10 and later let gradients be of another type than their parameter."""
+    return getattr(param, "grad_dtype", None) or param.dtype
+
+
 def flat_of(tensor: Tensor, device: torch.device = HOST) -> Optional[Tensor]:
     """Its elements in order as a flat view; None if they do not lie so in the memory of a
     device."""
@@ -298,7 +303,7 @@ class TileStepper:
             grad = gradient(piece)
             flat = None
             if (not has_master and (piece.stop - piece.start >= _DIRECT_COUNT or tile.shape)
-                    and grad.device == self._device):
+                    and grad.device == self._device and grad.dtype == param.dtype):
                 flat = flat_of(param, self._device)
             last = runs[-1] if runs else None
             if (last is not None and flat is None and not last.direct and last.end == piece.offset
