@@ -422,6 +422,7 @@ class Optimizer(torch.optim.Optimizer):
         self._check_apart(shared, params)
         self._close()
         self._opened, self._opened_as, self._shared = params, _kinds_of(params), shared
+        self._opened_at: List[int] = self._addresses()
         self._values = Values(params)
         self._unchanged = Unchanged()
         classes = list(self._classes)
@@ -524,6 +525,18 @@ class Optimizer(torch.optim.Optimizer):
                     f"{name_of(now[0])} {now[1]}, and was {name_of(before[0])} {before[1]}: create "
                     "it again, after the last change of the model")
 
+    def _addresses(self) -> List[int]:
+        """Of all parameters; 0: on drives, or not trained now, and perhaps parked."""
+        return [local_of(param).data_ptr()
+                if param.requires_grad and number not in self._objects else 0
+                for number, param in enumerate(self._opened)]
+
+    def _note_shared(self) -> None:
+        self._opened_at = self._addresses()
+        self._shared = list(pairs_in_same_memory([
+            local_of(param) if address else None
+            for address, param in zip(self._opened_at, self._opened)]))
+
     def _whole(self, to_finish: bool = False, to_resume: bool = False,
                to_check: bool = True, empty: bool = False) -> Tiled:
         """The state, declared and of use.
@@ -538,6 +551,8 @@ class Optimizer(torch.optim.Optimizer):
                                "it after offload(parameters=True)")
         if to_check:
             self._check_parameters()
+            if to_finish and self._addresses() != self._opened_at:  # they have other memory
+                self._note_shared()
         self._check_apart(self._shared, self._opened)  # one may not be frozen any more
         assert self._tiled is not None
         self._tiled.check_whole(to_finish)

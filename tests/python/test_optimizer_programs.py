@@ -260,6 +260,19 @@ def two_types(make):
     return values(params), optimizer.state_dict()["state"]
 
 
+def parts_of_a_flat_tensor(make):
+    """Autograd counts a change of one as a change of all."""
+    flat = torch.randn(1000)
+    params = nn.ParameterList([nn.Parameter(flat[:300]), nn.Parameter(flat[300:301]),
+                               nn.Parameter(flat[301:])])
+    optimizer = make(AdamW, params, lr=0.01)
+    for _ in range(STEPS):
+        sum(param.pow(2).sum() for param in params).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return values(params), optimizer.state_dict()["state"]
+
+
 def averaged_weights(make):
     model = net()
     optimizer = make(SGD, model.parameters(), lr=0.01)
@@ -291,7 +304,8 @@ PROGRAMS = [groups_are_added, schedulers_in_sequence, a_scheduler_that_sets_beta
             a_scaler_clips_and_skips, a_scaler_alone, closures, hooks_of_steps, frozen_for_a_while,
             one_gradient_less_each_step, no_elements, to_another_optimizer_and_back,
             saved_and_loaded, rates_by_hand, a_rate_in_a_tensor, two_passes_and_clipped_values,
-            in_another_order_of_memory, two_types, averaged_weights, columns_of_a_matrix]
+            in_another_order_of_memory, two_types, averaged_weights, columns_of_a_matrix,
+            parts_of_a_flat_tensor]
 NEEDS = {a_scaler_clips_and_skips: (torch.amp, "GradScaler"),
          a_scaler_alone: (torch.amp, "GradScaler"),
          hooks_of_steps: (torch.optim.Optimizer, "register_step_pre_hook"),
@@ -321,7 +335,8 @@ def test_the_same_as_with_its_class(program):
 @pytest.mark.parametrize("program", [groups_are_added, a_scheduler_that_sets_betas,
                                      gradients_become_zero, zeros_have_signs, closures,
                                      frozen_for_a_while, no_elements, rates_by_hand,
-                                     in_another_order_of_memory, averaged_weights],
+                                     in_another_order_of_memory, averaged_weights,
+                                     parts_of_a_flat_tensor],
                          ids=lambda program: program.__name__)
 def test_the_same_in_the_backward_pass(program):
     def plain(cls, params, **options):
@@ -374,6 +389,29 @@ def test_two_trained_parameters_in_one_memory(made, masters):
     params[0].grad = None
     tiled.step()
     assert not torch.equal(flat, before)
+
+
+@pytest.mark.parametrize("way", [{}, {"masters": "compact"}, {"masters": True},
+                                 pytest.param({"in_backward": True}, marks=needs_hooks),
+                                 pytest.param({"gradients": True}, marks=needs_hooks)], ids=str)
+def test_two_parameters_that_come_to_have_one_memory(way):
+    """After the optimizer was made, as weights are tied by .data."""
+    model = net().to(torch.bfloat16 if "masters" in way else torch.float32)
+    model[0].weight.data = torch.randn_like(model[0].weight)  # other memory, but its own
+    tiled = spillway.torch.Optimizer(AdamW, model.parameters(), FakeStore(), tile=300, **way)
+
+    def backward():
+        model(torch.randn(8, 20).to(model[0].weight.dtype)).pow(2).mean().backward()
+
+    backward()
+    tiled.step()
+    tiled.zero_grad()
+    model[2].weight.data = model[0].weight.data.view(-1)[:300].view(10, 30)
+    before = values(model)
+    with pytest.raises(ValueError, match="group0.param0 and group0.param2 have the same memory"):
+        backward()
+        tiled.step()
+    assert_same(values(model), before)
 
 
 def test_a_group_in_the_memory_of_another():

@@ -5,9 +5,13 @@ so it has read the parameter when the gradient is ready. Two kinds of readers ma
 operation that saved another tensor with the same memory, like ``weight.detach()``, is found by
 counting the users of the memory. A module whose recomputation reads the parameter a second time is
 found by counting its calls: it was called twice in the forward pass.
+
+Parameters that are views of one tensor count changes as one: a step of the first is to autograd a
+change of the others, which operations have saved. So these count as read until step().
 """
 from __future__ import annotations
 
+import collections
 import warnings
 import weakref
 from typing import Any, Callable, List, Sequence
@@ -24,9 +28,13 @@ def can_count() -> bool:
     return _storage_uses is not None
 
 
+def _storage_of(param: Tensor) -> int:
+    return int(local_of(param).untyped_storage()._cdata)
+
+
 def _uses_of(param: Tensor) -> int:
     """The number of tensors on this memory, plus a constant."""
-    return int(_storage_uses(local_of(param).untyped_storage()._cdata))
+    return int(_storage_uses(_storage_of(param)))
 
 
 class Readers:
@@ -45,6 +53,8 @@ class Readers:
         # One that does so later may have been left in a variable by a step, and the next step
         # replaces it.
         self._uses = [_uses_of(param) for param in params]
+        count = collections.Counter(map(_storage_of, params))
+        self._has_others = [count[_storage_of(param)] > 1 for param in params]
         self.begin_step()
         self._handle = _watch(self)
 
@@ -58,6 +68,8 @@ class Readers:
 
     def has(self, number: int) -> bool:
         """Whether a parameter whose gradient is ready may still be read."""
+        if self._has_others[number]:
+            return True
         return self._calls[number] > 1 or _uses_of(self._params[number]) > self._uses[number]
 
     def called(self, module: torch.nn.Module) -> None:

@@ -188,9 +188,10 @@ def loaded_entries(params: Sequence[Tensor], fields: Sequence[Shapes],
             entry[name] = _cast(value, name, dtype)
         entries.append(entry)
     if cast:
-        _log.warning("the state_dict has masters that are not float32, of parameter %d and %d more: "
-                     "an optimizer that keeps none has loaded them and left them as they were, so "
-                     "the masters are the parameters as they are now", cast[0], len(cast) - 1)
+        _log.warning("the state_dict has masters that are not float32, of parameter %d and %d "
+                     "more: an optimizer that keeps none has loaded them and left them as they "
+                     "were, so the masters are the parameters as they are now", cast[0],
+                     len(cast) - 1)
     return entries
 
 
