@@ -55,7 +55,7 @@ class FakeState:
         self.memory = [ctypes.create_string_buffer(record_bytes_max + 4096) for _ in range(BUFFERS)]
         self.names, self.shapes, self.bytes = [], [], []
         self.transient, self.formers, self.cleared = set(), set(), []
-        self.is_attached, self.taken = False, {}
+        self.is_attached, self.attached, self.taken = False, None, {}
         self.orders, self.takes, self.gives = [], 0, []
         self.fail_after = None
         self.device_every, self.on_device, self.times = device_every, set(), []
@@ -74,18 +74,19 @@ class FakeState:
         return len(self.names) - 1
 
     def add_transient(self, name, len_bytes):
-        number = self.add(name, len_bytes, b"")
+        number = FakeState.add(self, name, len_bytes, b"")
         self.transient.add(number)
         return number
 
     def add_former(self, name, len_bytes, shape):
-        number = self.add(name, len_bytes, shape)
+        number = FakeState.add(self, name, len_bytes, shape)
         self.transient.add(number)
         self.formers.add(number)
         return number
 
     def attach(self):
-        assert not self.is_attached
+        if self.is_attached:
+            raise error(errno.EALREADY, "it is attached")
         if self.store.durable is None:
             self.is_attached = True
             return False

@@ -276,9 +276,38 @@ def test_gradients_that_somebody_puts_there():
 
 
 @needs_hooks
+@pytest.mark.parametrize("zero", [
+    lambda model, optimizer: optimizer.zero_grad(set_to_none=False),
+    lambda model, optimizer: model.zero_grad(set_to_none=False),
+    lambda model, optimizer: torch._foreach_zero_([param.grad for param in model.parameters()])],
+    ids=["the optimizer", "the model", "a list"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_gradients_become_zero_as_in_memory(zero, times):
+    """What was there is not read any more. A layer without a gradient is stepped with zeros."""
+    pair = stored(cls=torch.optim.AdamW, lr=0.01)
+    for number in range(5):
+        for _ in range(times):
+            pair.backward(without=2 if number == 3 else None)
+            pair.same_gradients()
+        if number % 2:
+            pair.clip(0.1)
+        pair.step(zero=False)
+        before = pair.optimizer.stats().takes
+        for model, one in pair:
+            zero(model, one)
+        pair.same_gradients()
+        if number == 4:
+            pair.clip(1.0)
+            pair.step(zero=False)
+            assert pair.optimizer.stats().takes - before == len(
+                pair.optimizer._tiled.records.layout.tiles)
+    pair.step()
+
+
+@needs_hooks
 @pytest.mark.parametrize("use", [
     lambda grad: float(grad.norm(dim=0)[0] + grad[0, 0]), lambda grad: grad.abs(),
-    lambda grad: copy.deepcopy(grad), lambda grad: grad + 1, lambda grad: grad.zero_(),
+    lambda grad: copy.deepcopy(grad), lambda grad: grad + 1,
     lambda grad: grad.mul_(torch.ones(grad.shape)), lambda grad: grad.add_(1.0, alpha=2),
     lambda grad: grad.copy_(torch.ones(grad.shape)), lambda grad: torch.save(grad, "/dev/null")])
 def test_what_reads_a_gradient_is_told(use):
@@ -528,6 +557,35 @@ def test_an_interrupt_while_gradients_are_added_leaves_no_other_number(monkeypat
     pair.zero_grad()
     pair.backward()
     pair.step()
+
+
+@needs_hooks
+def test_an_interrupt_while_records_are_declared(monkeypatch):
+    """When the state has one and it is not noted yet: the next backward pass goes on from there."""
+    at, count = 0, [0]
+    while count[0] >= at:
+        pair, at, count = stored(tile=900), at + 1, [0]
+        state = pair.optimizer._tiled.records.state
+
+        def ended(function, count=count, at=at):
+            def call(*given):
+                result = function(*given)
+                count[0] += 1
+                if count[0] == at:
+                    raise KeyboardInterrupt
+                return result
+            return call
+
+        with monkeypatch.context() as patched:
+            for name in ("add", "add_transient", "attach"):
+                patched.setattr(state, name, ended(getattr(state, name)))
+            try:
+                pair.backward()
+            except KeyboardInterrupt:
+                pair.zero_grad()
+                pair.backward()
+        pair.step()
+    assert at > 10
 
 
 @needs_hooks

@@ -338,19 +338,20 @@ def test_the_same_as_with_its_class(program):
                                      in_another_order_of_memory, averaged_weights,
                                      parts_of_a_flat_tensor],
                          ids=lambda program: program.__name__)
-def test_the_same_in_the_backward_pass(program):
+@pytest.mark.parametrize("option", ["in_backward", "gradients"])
+def test_the_same_in_the_backward_pass(program, option):
     def plain(cls, params, **options):
         return cls(params, foreach=False, **options)
 
     def ours(cls, params, **options):
-        return spillway.torch.Optimizer(cls, params, FakeStore(), tile=300, in_backward=True,
+        return spillway.torch.Optimizer(cls, params, FakeStore(), tile=300, **{option: True},
                                         **options)
 
     results = []
     for make in (plain, ours):
         torch.manual_seed(SEED)
         results.append(program(make))
-    if program is gradients_become_zero:  # ours are freed
+    if program is gradients_become_zero:  # ours are freed, or on drives
         results = [weights for weights, _ in results]
     assert_same(*results)
 

@@ -22,12 +22,16 @@ import spillway
 import spillway.torch
 from conftest import SEED, emptied, make_store
 from offloading import equal, gradients_of, offload_all
-from spillway._params import materialize
+from spillway._params import materialize, offloaded_param
 from spillway._params.parameters import Parameters, place_in
 from spillway._params.residency import ABSENT, RESIDENT, Place
 
 ABLE = materialize._storage_uses is not None
 needs = pytest.mark.skipif(not ABLE, reason="this PyTorch counts no uses of storages: 2.1 does")
+try:
+    compiles = hasattr(torch, "compile") and torch.compile(lambda x: x, backend="eager")
+except RuntimeError:  # this Python is too new for this PyTorch
+    compiles = False
 WIDTH = 160  # a matrix is 100 KiB
 VOCABULARY = 120
 LITTLE = 2 * 4 * WIDTH * WIDTH * 4  # bytes of the two largest parameters
@@ -630,6 +634,36 @@ def test_hooks_of_others_see_parameters(store, build, loss, change):
 
 
 @needs
+@pytest.mark.skipif(not compiles, reason="no torch.compile, or not with this Python")
+@pytest.mark.parametrize("how", ["a layer", "the model", "a function"])
+def test_what_is_compiled_afterwards_uses_them(store, how):
+    """What is traced has stand-ins for parameters, which nobody takes for other memory of them."""
+    def compiled(function):
+        return torch.compile(function, backend="eager")
+
+    plain, ours = made(dropout=0.0, layers=2), made(dropout=0.0, layers=2)
+    off = on_drives(store, ours)
+    by_weight = compiled(lambda x, weight: (x @ weight.t()).tanh())
+    for model in (plain, ours):
+        run = compiled(model) if how == "the model" else model
+        if how == "a layer":
+            model.blocks[0].forward = compiled(model.blocks[0].forward)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        for step in range(3):
+            with off if model is ours else contextlib.nullcontext():
+                loss = loss_of(run, step)
+                if how == "a function":
+                    loss = loss + by_weight(torch.ones(3, WIDTH), model.blocks[1].up.weight).sum()
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert off.parameter_stats().reads > 0
+    assert all(map(place_in, [block.up.weight for block in ours.blocks]))
+    assert_same(plain, ours)
+    off.parameters_to_memory()
+
+
+@needs
 def test_they_come_back_to_memory(tight):
     ours, off = tight
     off.parameters_to_memory()
@@ -778,6 +812,32 @@ def test_an_interrupt_loses_nothing(tight):
     assert stats.memory_bytes <= stats.limit_bytes, "what was in use when Ctrl-C came leaves again"
     assert not any(place.held for place in places)
     assert_same(ours, theirs)
+
+
+@needs
+def test_an_interrupt_while_what_was_saved_goes(tight, monkeypatch):
+    """At any line of Python that runs then: none too many are counted, with which memory would be
+    emptied that something else has."""
+    ours, _ = tight
+    place = place_in(ours.blocks[0].up.weight)
+    saved = [offloaded_param.Saved(place, ours.blocks[0].up.weight.t())]
+    files = "_params/offloaded_param.py", "_params/residency.py"
+
+    def interrupt(frame, event, _):
+        if frame.f_code.co_filename.endswith(files):
+            raise KeyboardInterrupt
+
+    other = ours.blocks[0].up.weight.detach()
+    assert not place.is_alone()
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # it keeps nothing
+    try:
+        sys.settrace(interrupt)
+        saved.clear()
+    finally:
+        sys.settrace(None)
+    assert not place.is_alone()
+    del other
+    assert place.is_alone()
 
 
 @needs

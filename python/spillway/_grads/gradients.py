@@ -350,13 +350,16 @@ class Gradients:
     def _begin_reading(self, gradient: Gradient) -> None:
         """The other gradients will be asked for next, in the order of parameters: prefetch their
         records."""
-        if not self._reading and (gradient.held is None or gradient.adds):
+        if not self._reading and not gradient.is_of_zeros and (
+                gradient.held is None or gradient.adds):
             self._records.begin_pass(self._records.layout.gradients)
             self._reading, self._pass = True, None
 
     def _read(self, gradient: Gradient) -> Tensor:
         """The gradient in new memory, with the strides with which it arrived."""
-        if gradient.departure is not None and not gradient.adds:
+        if gradient.is_of_zeros:
+            value = self._empty(gradient)
+        elif gradient.departure is not None and not gradient.adds:
             value = self._departures.back(gradient.departure, gradient.device)
         elif gradient.held is not None and not gradient.adds:
             value = gradient.held.clone()
@@ -366,10 +369,13 @@ class Gradients:
             change(value)
         return value
 
-    def _read_records(self, gradient: Gradient) -> Tensor:
+    def _empty(self, gradient: Gradient) -> Tensor:
         param = local_of(self._params[gradient.number])
-        value = torch.empty_strided(gradient.shape, gradient.strides, device=param.device,
-                                    dtype=self._tiles_of[gradient.number][0].dtype)
+        return torch.empty_strided(gradient.shape, gradient.strides, device=param.device,
+                                   dtype=self._tiles_of[gradient.number][0].dtype)
+
+    def _read_records(self, gradient: Gradient) -> Tensor:
+        value = self._empty(gradient)
         for tile in self._tiles_of[gradient.number]:
             with self._records.taken(tile) as taken:
                 for piece in tile.pieces:
@@ -417,7 +423,8 @@ class Gradients:
         beside = self._beside[tile.name]
         for piece in tile.pieces:
             gradient = self._of(piece.parameter)
-            if gradient is not None and (beside.name not in gradient.left or gradient.adds):
+            if gradient is not None and not gradient.is_of_zeros and (
+                    beside.name not in gradient.left or gradient.adds):
                 return [beside, tile]
         return [tile]
 
@@ -436,11 +443,12 @@ class Gradients:
         grad: Any = self._params[piece.parameter].grad
         if gradient is None:  # an ordinary gradient, set by the caller
             return piece_of(grad, piece)
-        found = self._content(gradient, self._beside[tile.name], piece, view)
         if not gradient.later:
-            return found
-        memory = self._scratch.of("changed", found.dtype, tile.count)[piece.offset:piece.end]
-        memory.copy_(found)
+            return self._content(gradient, self._beside[tile.name], piece, view)
+        dtype = self._beside[tile.name].dtype
+        memory = self._scratch.of("changed", dtype, tile.count)[piece.offset:piece.end]
+        if not gradient.is_of_zeros:
+            memory.copy_(self._content(gradient, self._beside[tile.name], piece, view))
         for change in gradient.later:
             change(memory)
         return memory

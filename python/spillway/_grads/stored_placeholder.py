@@ -18,8 +18,8 @@ from .departures import Departure
 _aten: Any = torch.ops.aten
 _UNREADABLE = (
     "this gradient is on drives, where gradients=True has written it: it can be accumulated, "
-    "clipped, multiplied, unscaled by a GradScaler and dropped (zero_grad(), by which it becomes "
-    "None), but not be used for {}")
+    "clipped, multiplied, unscaled by a GradScaler, set to zero and dropped (zero_grad()), but not "
+    "be used for {}")
 
 # A question about a gradient: a function of it, and the function's other arguments.
 Question = Tuple[Any, Tuple[Any, ...], Tuple[Tuple[str, Any], ...]]
@@ -96,6 +96,17 @@ class Gradient:
         self.later.append(function)
         self.answers.clear()
 
+    def set_to_zero(self) -> None:
+        """Likewise; what was there is not read any more."""
+        self.here()
+        self.later = [Tensor.zero_]
+        self.answers.clear()
+
+    @property
+    def is_of_zeros(self) -> bool:
+        """Whether it was set to zero, and perhaps changed since."""
+        return self.later[:1] == [Tensor.zero_]
+
 
 def is_finite(tensor: Tensor) -> Tensor:
     """Whether all elements are finite, computed without memory per element."""
@@ -169,6 +180,11 @@ def _elementwise(func: Any, stored: Any, *args: Any, **kwargs: Any) -> Any:
     return stored
 
 
+def _zero(func: Any, stored: Any) -> Any:
+    stored.gradient.set_to_zero()
+    return stored
+
+
 def _norm(func: Any, stored: Any, *args: Any, **kwargs: Any) -> Tensor:
     hashable = tuple(tuple(value) if isinstance(value, list) else value for value in args)
     question = func, hashable, tuple(sorted(kwargs.items()))
@@ -234,6 +250,7 @@ def _unscaling(func: Any, inv_scale: Tensor) -> Callable[[Tensor], Any]:
 
 _OF_LISTS = {
     "_foreach_norm.Scalar": _norm,
+    "_foreach_zero_.default": _zero,
     "_foreach_mul_.Tensor": _elementwise,
     "_foreach_mul_.Scalar": _elementwise,
     "_foreach_clamp_min_.Scalar": _elementwise,
@@ -243,6 +260,7 @@ _ABLE: Dict[Any, Callable[..., Any]] = {
     _aten.add_.Tensor: _add,
     _aten.linalg_vector_norm.default: _norm,
     _aten.copy_.default: _copy,
+    _aten.zero_.default: _zero,
     _aten.detach.default: _again,
     _aten.view.default: _again,
     **dict.fromkeys((_aten.mul_.Tensor, _aten.mul_.Scalar, _aten.div_.Tensor, _aten.div_.Scalar,

@@ -106,6 +106,7 @@ class Records:
                            record_bytes_max=layout.record_bytes_max, copies=copies,
                            device_every=device_every)
         self._numbers: Dict[str, int] = {}
+        self._adding = ""  # the name that was declared last
         self._attached = False
         self._order: List[int] = []  # of the pass
         self._taken = False  # a record, in this pass
@@ -119,27 +120,37 @@ class Records:
         """
         if self._attached:
             return
-        for tile in self.layout.records:
-            if tile.name not in self._numbers:
-                self._numbers[tile.name] = self.state.add(tile.name, tile.len_bytes,
-                                                          tile.description)
-        for tile in (*[former for former, _ in self.layout.formers], *self.layout.former_copies):
-            if not empty and tile.name not in self._numbers:
-                self._numbers[tile.name] = self.state.add_former(tile.name, tile.len_bytes,
-                                                                 tile.description)
-        for tile in self.layout.gradients:
-            if tile.name not in self._numbers:
-                self._numbers[tile.name] = self.state.add_transient(tile.name, tile.len_bytes)
-        for name, len_bytes, description in self._objects:
-            if name not in self._numbers:
-                self._numbers[name] = self.state.add_object(name, len_bytes, description)
+        self._declare_all(empty)
         try:
             self.resumable = self.state.attach_empty() if empty else self.state.attach()
         except SpillwayError as error:
             if error.errno == errno.EUCLEAN:
                 raise SpillwayError(errno.EUCLEAN, self._another_model(error)) from error
-            raise
+            if error.errno != errno.EALREADY:
+                raise
+            self.resumable = self.state.attached is not None  # Ctrl-C came before it was noted
         self._attached = True
+
+    def _declare_all(self, empty: bool) -> None:
+        """Those that are not declared yet. Numbers are in the order of declarations, and Ctrl-C may
+        have come before the last one was noted."""
+        if self.state.stats().records > len(self._numbers):
+            self._numbers[self._adding] = len(self._numbers)
+        state = self.state
+        for tile in self.layout.records:
+            self._declare(state.add, tile.name, tile.len_bytes, tile.description)
+        for tile in (*[former for former, _ in self.layout.formers], *self.layout.former_copies):
+            if not empty:
+                self._declare(state.add_former, tile.name, tile.len_bytes, tile.description)
+        for tile in self.layout.gradients:
+            self._declare(state.add_transient, tile.name, tile.len_bytes)
+        for name, len_bytes, description in self._objects:
+            self._declare(state.add_object, name, len_bytes, description)
+
+    def _declare(self, add: Callable[..., int], name: str, *what: Any) -> None:
+        if name not in self._numbers:
+            self._adding = name
+            self._numbers[name] = add(name, *what)
 
     def _another_model(self, error: SpillwayError) -> str:
         words = str(error.strerror)

@@ -17,10 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from .._core.tensors import raise_modified
-from .._core.torch_compat import SavedTensorsHooks, innermost_function, without_torch_function
+from .._core.torch_compat import (SavedTensorsHooks, innermost_function, is_compiling,
+                                  without_torch_function)
 from .residency import Memory, place_of
 
 OLDEST = "2.1"
+
+_COMPILED = "torch.compile traces a parameter on drives, and runs what uses it uncompiled"
 
 # Attributes of a tensor that give access to its bytes.
 _OF_BYTES = {"data", "T", "mT", "H", "mH", "real", "imag"}
@@ -174,6 +177,8 @@ def _follow(param: Any, place: Memory) -> None:
     """Notice that the parameter was given other memory, as by setting ``data``."""
     with without_torch_function():
         if not place.fits(getattr(param, "_local_tensor", param)):
+            if is_compiling():  # it is a stand-in for the parameter
+                raise RuntimeError(_COMPILED)
             place.owner.moved(param, place)
 
 
@@ -187,24 +192,17 @@ class Saved:
     :param counts: refuse what was changed since, as autograd does where there are no hooks
     """
 
-    __slots__ = ("_counts", "_place", "_tensor", "_version", "_view")
+    __slots__ = ("_counts", "_place", "_tensor", "_version", "__weakref__")
 
     def __init__(self, place: Memory, tensor: Tensor, counts: bool = True) -> None:
         self._place = place
         self._counts = counts
         self._version = tensor._version
-        self._view: Optional[List[None]] = None
         if isinstance(tensor, OnDrives):
             self._tensor: Tensor = tensor
         else:
             self._tensor = tensor.detach()
-            place.views.append(None)
-            self._view = place.views
-
-    def __del__(self) -> None:
-        view = getattr(self, "_view", None)
-        if view is not None:
-            view.pop()
+            place.note_view(self)
 
     def is_modified(self) -> bool:
         return self._counts and self._tensor._version != self._version

@@ -206,7 +206,7 @@ class Window(Owner):
                 self._order_streams(place)
             by_storage.pop(place.storage._cdata, None)
             place.storage = storage_of(param)
-            place.views = []  # those of before are of the other memory
+            place.views = {}  # those of before are of the other memory
             by_storage[place.storage._cdata] = place
             place.stream, place.users, place.arrived = self._stream(), {}, None
             place.touched, place.stale = True, False

@@ -103,7 +103,7 @@ class Owner:
 class Memory:
     """The memory of a parameter, in the host or on a device, which is there from time to time.
     ``held``: the current uses. ``pinned``: other holders of the memory cannot be counted.
-    ``views``: one item for each tensor on the storage that is saved for a backward pass.
+    ``views``: what has saved a tensor on the storage for a backward pass, as long as that exists.
     ``order``: the indices of its uses in the recorded step, ``last`` the number of its last one
     (order.py)."""
 
@@ -118,7 +118,7 @@ class Memory:
         self.tensors = _storage_uses(self.storage._cdata) - _USES_OF_ONE + 1 if shared else 1
         self.held: Dict["weakref.ReferenceType[Use]", None] = {}
         self.pinned = False
-        self.views: List[None] = []
+        self.views: Dict["weakref.ReferenceType[Any]", None] = {}
         self.order: List[int] = []
         self.last = 0
 
@@ -129,6 +129,11 @@ class Memory:
 
     def hold(self, use: Use) -> None:
         self.held[weakref.ref(use, self.held.pop)] = None
+
+    def note_view(self, saved: Any) -> None:
+        """Something has a tensor on the storage. Ctrl-C cannot come between its end and the count:
+        were one too many counted, the memory would be emptied while something unknown has it."""
+        self.views[weakref.ref(saved, self.views.pop)] = None
 
     def is_alone(self) -> bool:
         """Whether all holders of the memory are known (P2)."""
