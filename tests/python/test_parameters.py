@@ -637,7 +637,7 @@ def test_hooks_of_others_see_parameters(store, build, loss, change):
 @pytest.mark.skipif(not compiles, reason="no torch.compile, or not with this Python")
 @pytest.mark.parametrize("how", ["a layer", "the model", "a function"])
 def test_what_is_compiled_afterwards_uses_them(store, how):
-    """What is traced has stand-ins for parameters, which nobody takes for other memory of them."""
+    """What is traced has stand-ins for parameters, which are not taken for other memory of them."""
     def compiled(function):
         return torch.compile(function, backend="eager")
 

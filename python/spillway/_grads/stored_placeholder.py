@@ -99,8 +99,7 @@ class Gradient:
     def set_to_zero(self) -> None:
         """Likewise; what was there is not read any more."""
         self.here()
-        self.later = [Tensor.zero_]
-        self.answers.clear()
+        self.later, self.answers = [Tensor.zero_], {}
 
     @property
     def is_of_zeros(self) -> bool:
@@ -248,7 +247,7 @@ def _unscaling(func: Any, inv_scale: Tensor) -> Callable[[Tensor], Any]:
     return change
 
 
-_OF_LISTS = {
+_OF_LISTS: Dict[str, Callable[..., Any]] = {
     "_foreach_norm.Scalar": _norm,
     "_foreach_zero_.default": _zero,
     "_foreach_mul_.Tensor": _elementwise,
