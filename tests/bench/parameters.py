@@ -227,7 +227,7 @@ def one_speed(bench, speed):
     chosen = argparse.Namespace(
         rows=["plain", "deepspeed", "spillway-parameters"], python=sys.executable,
         build=str(bench.build), rounds=bench.args.rounds, steps=3, layers=bench.args.layers,
-        batch=BATCH, size="1G", on="/var/tmp", no_troubles=True)
+        batch=BATCH, size="1G", out=None, on="/var/tmp", no_troubles=True)
     with tempfile.NamedTemporaryFile(prefix="spillway-state-text.") as text:
         text.write(collect_text(ROOT))
         text.flush()

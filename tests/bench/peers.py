@@ -13,8 +13,8 @@ here says why, and has no figures.
 Needs root: loop devices, file systems, the kernel's throttle. Where the kernel can pace drives
 (io.cost of cgroup v2) it does; its throttle lets transfers through in bursts of a tenth of a
 second, which no drive does: memory leaves late by them. Writes BUILD/bench/peers.json,
-peers.md, peers.svg and peers-dark.svg. Ctrl-C ends it, and nothing is left: no drive, no mount, no
-file, no result.
+peers.md, peers.svg and peers-dark.svg after each round. Ctrl-C ends it: what the complete rounds
+found stays, and no drive, no mount, no other file.
 Exit status: 0; 1 spillway's losses differ, or it failed; 130 interrupted; 143 ended by SIGTERM."""
 
 import argparse
@@ -150,6 +150,7 @@ class Bench:
         self.need, self.budget_bytes = None, ""
         self.paced = can_pace()
         self.build = Path(args.build).resolve()
+        self.folder = Path(args.out or self.build / "bench")
         self.environment = {
             **os.environ, "PYTHONPATH": str(ROOT / "python"), "PYTHONUNBUFFERED": "1",
             "PYTHONDONTWRITEBYTECODE": "1", "GLIBC_TUNABLES": TUNABLES, "HF_HUB_OFFLINE": "1",
@@ -221,13 +222,14 @@ class Bench:
         return [name for name in names
                 if kind != "slow" or not STATE.search(ROWS[name].moves)]
 
-    def rounds(self, rigs):
+    def rounds(self, rigs, after_each):
         for number in range(self.args.rounds):
             for kind, rig in rigs.items():
                 if kind == "unequal" and number >= UNEQUAL_ROUNDS:
                     continue
                 for name in rotated(self.names_of(kind), number):
                     self.measure(rig, name, kind)
+            after_each(number + 1)
 
     def ask_for_the_need(self):
         """What the drives of a step have to move in a second, and what recomputation holds: one run
@@ -304,17 +306,19 @@ class Bench:
         return Rig(f"-{kind}", drives=DRIVES, on=self.args.on, size=self.args.size, **limits,
                    **paced)
 
-    def go(self):
-        """The rounds, then the troubles."""
-        speeds = {}
+    def go(self, after_each=lambda _rounds: None):
+        """The rounds, then the troubles. ``after_each``: called with how many rounds are complete.
+        Where drives get a given speed, one of them has a quarter of it in runs of their own; where
+        they get it by the need, there are runs on slow drives."""
         if self.speed is None:
             self.ask_for_the_need()
             self.speed = self.speed_of(FAST)
-            speeds["slow"] = self.speed_of(SLOW)
-        speeds = {"runs": self.speed, **speeds, "unequal": self.speed}
+            speeds = {"runs": self.speed, "slow": self.speed_of(SLOW)}
+        else:
+            speeds = {"runs": self.speed, "unequal": self.speed}
         with contextlib.ExitStack() as stack:
             self.rounds({kind: stack.enter_context(self.rig(kind, speed))
-                         for kind, speed in speeds.items()})
+                         for kind, speed in speeds.items()}, after_each)
         if not self.args.no_troubles:
             self.troubles()
 
@@ -326,7 +330,8 @@ class Bench:
 
     # ---- Results ---------------------------------------------------------------------------------
 
-    def write(self):
+    def write(self, rounds):
+        """Return: whether all goals are met."""
         where = results.machine([self.drives_in_words()])
         for name, found in self.found.items():
             like = self.found.get(ROWS[name].like, {"runs": []})
@@ -334,21 +339,20 @@ class Bench:
             found["like"] = like["title"]
             found["same"] = bool(like["runs"]) and all(
                 run["losses"] == like["runs"][0]["losses"]
-                for run in found["runs"] + found["slow"] + found["unequal"])
+                for run in found["runs"] + found["slow"])
         document = {
             "title": "Against other ways to train with less memory: a GPT of "
                      f"{self.args.layers} layers, hidden {SHAPE['hidden']}, {self.args.batch} x "
                      f"{SHAPE['sequence']} tokens",
-            "machine": where, "rounds": self.args.rounds, "ways": self.found}
+            "machine": where, "rounds": rounds, "ways": self.found}
         rows = rows_of(document, SPILLWAYS)
-        folder = Path(self.args.out or self.build / "bench")
+        folder = self.folder
         results.write(folder / "peers.json", document.pop("title"), rows, document.pop("machine"),
                       matrix=table_of(document["ways"]), **document)
         for name, dark in (("peers.svg", False), ("peers-dark.svg", True)):
             (folder / name).write_text(draw(document["ways"], where, dark), encoding="utf-8")
         written = json.loads((folder / "peers.json").read_text(encoding="utf-8"))
         (folder / "peers.md").write_text(results.section(written, "peers"), encoding="utf-8")
-        print((folder / "peers.md").read_text(encoding="utf-8"), end="")
         return all(row["met"] is not False for row in rows)
 
 
@@ -386,8 +390,8 @@ def arguments():
            help="only these, and plain (all):" + rows)
     option("--no-troubles", action="store_true", help="leave out full, dying drives and kills")
     option("--layers", type=at_least_one, default=6, help="of the model (6)")
-    option("--batch", type=at_least_one, default=16,
-           help="sequences in a step (16): it saves about 1 GiB, so that the tens of MiB that\n"
+    option("--batch", type=at_least_one, default=8,
+           help="sequences in a step (8): it saves about half a GiB, so that the tens of MiB that\n"
                 "each way takes for itself do not decide")
     option("--size", default="1G", help="of each drive (1G)")
     option("--out", metavar="FOLDER", help="where what was found goes (BUILD/bench)")
@@ -406,8 +410,10 @@ def main():
             text.write(collect_text(ROOT))
             text.flush()
             bench = Bench(args, text.name)
-            bench.go()
-            return 0 if bench.write() else 1
+            bench.go(bench.write)
+            met = bench.write(args.rounds)
+            print((bench.folder / "peers.md").read_text(encoding="utf-8"), end="")
+            return 0 if met else 1
     except (OSError, RuntimeError) as error:
         sys.exit(f"peers: {error}")
 

@@ -37,7 +37,7 @@ def ways_of(**changed):
     """Plain, spillway, one with another loss and one that cannot go."""
     def way(name, runs, **more):
         return {"title": ROWS[name].title, "moves": ROWS[name].moves, "how": ROWS[name].how,
-                "why_not": None, "runs": runs, "unequal": [], "slow": [], "troubles": {},
+                "why_not": None, "runs": runs, "slow": [], "troubles": {},
                 "same": True, "like": "plain PyTorch", **more}
 
     good = {"words": "trains on", "grade": "good", "said": "the same losses"}
@@ -47,7 +47,7 @@ def ways_of(**changed):
                        troubles={"full": {"words": "hangs", "grade": "bad", "said": "no <end>"}}),
         "torchtune": way("torchtune", [], why_not="needs an accelerator"),
         "spillway": way("spillway", [run_of(1.1, 40), run_of(2.2, 44)],
-                        unequal=[run_of(1.2, 40)], slow=[run_of(1.3, 90), run_of(2.6, 90)],
+                        slow=[run_of(1.3, 90), run_of(2.6, 90)],
                         troubles={what: good for what in peers_page.TROUBLES}),
         **changed}
 
@@ -185,13 +185,21 @@ def test_a_small_one(folder):
 
 
 @needs_root
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted(folder, number):
-    with started("-B", BENCH / "peers.py", *SMALL, "--out", folder) as process:
+@pytest.mark.parametrize("number, rounds", [(signal.SIGTERM, 0), (signal.SIGINT, 1)])
+def test_interrupted(folder, number, rounds):
+    """What complete rounds found stays."""
+    with started("-B", BENCH / "peers.py", *SMALL, "--rounds", "2", "--out", folder) as process:
+        seen = 0
         for line in process.stderr:
-            if line.startswith("peers: plain"):
+            seen += line.startswith("peers: plain: ")
+            if seen > rounds:
                 break
         process.send_signal(number)
         _, errors = process.communicate()
     assert process.returncode == 128 + number, errors
-    assert nothing_is_left(process.pid) and not list(folder.iterdir())
+    assert nothing_is_left(process.pid)
+    if rounds == 0:
+        assert not list(folder.iterdir())
+    else:
+        document = json.loads((folder / "peers.json").read_text())
+        assert document["rounds"] == len(document["ways"]["plain"]["runs"]) == 1
