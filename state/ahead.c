@@ -68,7 +68,7 @@ static void want_one_less(struct spw_state *state, uint32_t begin)
  * Add the records that are in memory before their use in this pass; if more than @count are wanted
  * then, drop those with the farthest use.
  */
-static void want_early(struct spw_state *state, uint32_t count)
+static void want_those_in_memory(struct spw_state *state, uint32_t count)
 {
 	uint32_t begin = state->wanted_count;
 
@@ -94,7 +94,7 @@ static void look(struct spw_state *state, uint32_t first)
 	if (first != NONE)
 		want(state, first);
 	want_nearest(state, SPW_MIN(state->few - SPW_MIN(state->taken, state->few), room));
-	want_early(state, room);
+	want_those_in_memory(state, room);
 	want_nearest(state, room);
 }
 

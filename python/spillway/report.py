@@ -124,7 +124,7 @@ def _cache_rows(run: Run) -> Iterable[Row]:
     for words, count, tensors in kept_rows(stats):
         yield f"  kept: {words}", f"{bytes_text(count)} in {tensors} tensors"
     if stats.tensors_given_up:
-        yield "  given up", _both(stats, "given_up")
+        yield "  discarded, to be recomputed", _both(stats, "given_up")
         yield "  restored", f"{_both(stats, 'restored')}, by {stats.scopes_again} recomputations"
     yield "read back", bytes_text(stats.bytes_read)
     yield "  in time", f"{stats.prefetch_hits} tensors"

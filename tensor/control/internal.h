@@ -2,7 +2,7 @@
 /*
  * tensor/control/internal.h - the controller's state: the step, its signatures, the plan in force
  *
- * A tensor is known by its place: the how-manyth worth planning in the how-manyth scope of a step.
+ * A tensor is known by its place: its number among those worth planning in its scope of a step.
  * Stages count as scopes: what is offered outside all others belongs to them.
  *
  * Rules, cited by asserts

@@ -59,7 +59,7 @@ class DeviceTimes:
         return self._table.mark(stream) if self._has else None
 
     def begin(self, stream: Any, number: int) -> Any:
-        """A mark in front of a copy, the how-manyth of its way, if that one is to be timed."""
+        """A mark in front of a copy, if the one with this number on its way is to be timed."""
         if self._tracer is None:
             return self.mark(stream) if number % _EVERY == 0 else None
         mark = self.mark(stream)
