@@ -6,6 +6,8 @@ its data in RAID 0, without the copies and checksums that keep it from direct tr
 
 import contextlib
 import os
+import select
+import signal
 import tempfile
 from pathlib import Path
 
@@ -65,6 +67,15 @@ def words_of(path):
     return path.read_text(encoding="ascii").split() if path.exists() else []
 
 
+def end(pid):
+    process = os.pidfd_open(pid)
+    try:
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+        select.select([process], [], [])
+    finally:
+        os.close(process)
+
+
 class MemoryGroup:
     """What a process takes, what its files take in the page cache included; None where the kernel
     does not count it (the v1 controller, or v2 with memory delegated)."""
@@ -94,4 +105,12 @@ class MemoryGroup:
 
     def __exit__(self, *_):
         if self.group is not None:
+            self.end_all()
             self.group.rmdir()
+
+    def end_all(self):
+        """Processes that the run has started and left behind, such as a compiler's."""
+        while left := words_of(self.group / "cgroup.procs"):
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    end(int(pid))

@@ -172,6 +172,18 @@ def test_what_drives_were_given_to_write():
 
 
 @needs_root
+def test_processes_that_a_run_leaves_behind():
+    with peers.MemoryGroup() as memory:
+        if memory.group is None:
+            pytest.skip("this kernel does not count the memory of a group")
+        done = subprocess.run(["sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!"], text=True,
+                              preexec_fn=memory.enter, capture_output=True, check=True)
+    assert not memory.group.exists()
+    status = Path(f"/proc/{int(done.stdout)}/status")  # of a zombie, until init has seen its end
+    assert not status.exists() or "Z (zombie)" in status.read_text()
+
+
+@needs_root
 def test_a_small_one(folder):
     process = subprocess.Popen([sys.executable, "-B", str(BENCH / "peers.py"), *SMALL,
                                 "--out", str(folder)], text=True, stdout=subprocess.PIPE,
