@@ -586,6 +586,42 @@ def test_parameters_of_another_optimizer_are_reduced_too(folder, parts):
         assert ours[2] == 2
 
 
+def train_with_uneven_inputs(parallel, rank, options, make):
+    """The first rank ends earlier, and helps the other then."""
+    model = model_of(parallel, **options)
+    torch.manual_seed(SEED + 1 + rank)
+    optimizer = make(model)
+    with model.join():
+        for _ in range(3 + 2 * rank):
+            optimizer.zero_grad()
+            model(torch.randn(16, 20)).pow(2).mean().backward()
+            optimizer.step()
+    return outcome(model, optimizer)
+
+
+@needs_hooks
+@pytest.mark.parametrize("view", [False, True])
+@pytest.mark.parametrize("option", ["in_backward", "gradients"])
+def test_ranks_with_uneven_inputs(folder, parts, option, view):
+    options = {"gradient_as_bucket_view": view, "bucket_cap_mb": 0.01}
+    for _ in trained(train_with_uneven_inputs, folder, parts, "ddp", options, option):
+        pass
+
+
+@needs_hooks
+def test_an_average_over_the_ranks_that_have_inputs_is_refused(folder, parts):
+    def refuse(rank):
+        model = model_of("ddp")
+        with opened(parts, rank) as store:
+            over(store, model.parameters(), in_backward=model)
+            with model.join(divide_by_initial_world_size=False):
+                with pytest.raises(RuntimeError, match="that a communication hook is not told"):
+                    model(torch.randn(16, 20)).sum().backward()
+                os._exit(0)
+
+    assert run_ranks(folder, refuse) == [0] * RANKS
+
+
 @needs_hooks
 def test_what_cannot_be_reduced_first_is_refused(folder, parts):
     def refuse(rank):

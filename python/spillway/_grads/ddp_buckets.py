@@ -73,18 +73,33 @@ class Reduced:
         self.follow({}, lambda _: None, lambda: None)
 
     def reduce(self, bucket: Any) -> torch.futures.Future[Tensor]:
-        """Start to reduce a bucket, and use the earlier buckets that are complete."""
-        if not self._announced:
-            self._announced = True
-            Variable._execution_engine.queue_callback(self._finish)
+        """Start to reduce a bucket, and use the earlier buckets that are complete. Outside of a
+        backward pass this is a process in join() that has no more inputs: it has zeros for the
+        others, and no gradients of its own.
+
+        :raises RuntimeError: join() divides by the processes that have inputs left, whose number
+            a hook is not told
+        """
+        model: Any = self._model()
+        if model._join_config.enable and not model._divide_by_initial_world_size:
+            raise RuntimeError("join(divide_by_initial_world_size=False) divides gradients by a "
+                               "number that a communication hook is not told: leave it out, or "
+                               "in_backward= and gradients=")
         buffer = bucket.buffer()
         # Multiply, as PyTorch does without a hook: the result has the same bits.
         buffer.mul_(1.0 / self._group.size())
         future = distributed.all_reduce(buffer, group=self._group, async_op=True).get_future()
+        if torch._C._current_graph_task_id() != -1:
+            self._note(bucket, future)
+        return future.then(lambda reduced: reduced.value()[0])
+
+    def _note(self, bucket: Any, future: Any) -> None:
+        if not self._announced:
+            self._announced = True
+            Variable._execution_engine.queue_callback(self._finish)
         while self._under_way and self._under_way[0][2].done():
             self._use(self._under_way.popleft())
         self._under_way.append((bucket.parameters(), bucket.gradients(), future))
-        return future.then(lambda reduced: reduced.value()[0])
 
     def _use(self, bucket: _Bucket) -> None:
         params, sums, future = bucket
