@@ -343,6 +343,9 @@ class Readers(nn.Module):
     def forward(self, x):
         return self.after(getattr(self, self.way)(self.before(x)).tanh()).sum()
 
+    def used(self, x):
+        return self.layer(x)
+
     def detached(self, x):
         return self.layer(functional.linear(x, self.layer.weight.detach()))
 
@@ -396,6 +399,34 @@ def test_a_parameter_is_stepped_after_its_last_reader(way, retain_graph):
         pair.step(zero=False)
         assert all(param.grad is None for param in pair.ours.parameters())
         pair.plain.zero_grad()
+
+
+def use_and_change(module, gradients, _):
+    """A backward hook."""
+    weight = next(module.parameters())
+    scale = 1 + weight.detach().norm()
+    with torch.no_grad():
+        weight.mul_(0.9)
+    return tuple(None if one is None else one * scale for one in gradients)
+
+
+@pytest.mark.parametrize("whose", ["a layer's", "the model's", "all modules'"])
+def test_a_backward_hook_has_the_parameters_of_before_their_step(whose, caplog):
+    pair = tiled(100, model=lambda: Readers("used"), lr=0.1)
+    if whose == "all modules'":
+        handles = [nn.modules.module.register_module_full_backward_hook(use_and_change)]
+    else:
+        handles = [(model.layer if whose == "a layer's" else model).register_full_backward_hook(
+            use_and_change) for model in pair.models]
+    for _ in range(4):
+        x = torch.randn(8, 20, requires_grad=True)
+        for model in pair.models:
+            model(x).backward()
+        pair.step(zero=False)
+        pair.plain.zero_grad()
+    for handle in handles:
+        handle.remove()
+    assert caplog.text.count("has a backward hook") == 1
 
 
 @pytest.mark.parametrize("way, words", [("unseen", "Detachable.weight is read again"),

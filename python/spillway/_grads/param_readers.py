@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: MIT
 # spillway/_grads/param_readers.py - pending readers of a parameter whose gradient is ready
 """An operation that saved the parameter itself for the backward pass contributes to its gradient,
-so it has read the parameter when the gradient is ready. Two kinds of readers may come later. An
+so it has read the parameter when the gradient is ready. Three kinds of readers may come later. An
 operation that saved another tensor with the same memory, like ``weight.detach()``, is found by
 counting the users of the memory. A module whose recomputation reads the parameter a second time is
-found by counting its calls: it was called twice in the forward pass.
+found by counting its calls: it was called twice in the forward pass. A backward hook of a module
+runs after the gradients of its parameters are there, and may read or change them: these count as
+read until step().
 
 Parameters that are views of one tensor count changes as one: a step of the first is to autograd a
 change of the others, which operations have saved. So these count as read until step().
@@ -12,14 +14,17 @@ change of the others, which operations have saved. So these count as read until 
 from __future__ import annotations
 
 import collections
+import logging
 import warnings
 import weakref
-from typing import Any, Callable, List, Sequence
+from typing import Any, Callable, List, Sequence, Set
 
 import torch
 from torch import Tensor
 
 from .._optim.tile_step import local_of
+
+_log = logging.getLogger("spillway")
 
 _storage_uses: Any = getattr(torch._C, "_storage_Use_Count", None)  # PyTorch 2.1
 
@@ -47,8 +52,9 @@ class Readers:
         self._params = params
         self._numbers = {id(param): number for number, param in enumerate(params)}
         self._changed = changed
-        self._has_warned = False
+        self._has_warned = self._has_said = False
         self._calls: List[int] = []
+        self._hooked: Set[int] = set()  # parameters of modules with a backward hook
         # A tensor that shares memory with a parameter when the optimizer is made does so for good.
         # One that does so later may have been left in a variable by a step, and the next step
         # replaces it.
@@ -63,12 +69,13 @@ class Readers:
 
     def begin_step(self) -> None:
         self._calls = [0] * len(self._params)
+        self._hooked.clear()
         self._uses = [min(before, _uses_of(param))
                       for before, param in zip(self._uses, self._params)]
 
     def has(self, number: int) -> bool:
         """Whether a parameter whose gradient is ready may still be read."""
-        if self._has_others[number]:
+        if self._has_others[number] or number in self._hooked:
             return True
         return self._calls[number] > 1 or _uses_of(self._params[number]) > self._uses[number]
 
@@ -78,6 +85,8 @@ class Readers:
         in_backward = torch._C._current_graph_task_id() != -1
         # Checkpoints of the reentrant kind compute the forward pass without gradients.
         counts = not in_backward and (torch.is_grad_enabled() or module.training)
+        if (in_backward or counts) and _has_backward_hook(module):
+            self._wait_for_hook_of(module)
         if not (in_backward or counts) and self._has_warned:
             return
         for name, param in module._parameters.items():
@@ -88,6 +97,18 @@ class Readers:
                 self._calls[number] += 1
             if (in_backward or not self._has_warned) and self._changed(number):
                 self._read_after_its_step(f"{type(module).__name__}.{name}", in_backward)
+
+    def _wait_for_hook_of(self, module: torch.nn.Module) -> None:
+        waiting = {self._numbers[id(param)] for param in module.parameters()
+                   if id(param) in self._numbers}
+        if waiting and not self._has_said:
+            self._has_said = True
+            _log.warning(
+                "%s has a backward hook, which may read or change its parameters: these are "
+                "stepped by step(), not in the backward pass, and their gradients stay until then. "
+                "Parameters of other modules that such a hook uses may be stepped already",
+                type(module).__name__)
+        self._hooked |= waiting
 
     def _read_after_its_step(self, name: str, in_backward: bool) -> None:
         """A module reads a parameter between its step, during the backward pass, and step()."""
@@ -102,6 +123,10 @@ class Readers:
             f"{name} is read between the backward pass and step(), and in_backward=True has "
             "stepped it already: what this forward pass gives is not that of the parameters of "
             "before. Evaluate or generate after step()", RuntimeWarning, stacklevel=2)
+
+
+def _has_backward_hook(module: torch.nn.Module) -> bool:
+    return bool(module._backward_hooks or torch.nn.modules.module._global_backward_hooks)
 
 
 def _watch(readers: Readers) -> Any:
