@@ -390,9 +390,9 @@ def arguments():
            help="only these, and plain (all):" + rows)
     option("--no-troubles", action="store_true", help="leave out full, dying drives and kills")
     option("--layers", type=at_least_one, default=6, help="of the model (6)")
-    option("--batch", type=at_least_one, default=8,
-           help="sequences in a step (8): it saves about half a GiB, so that the tens of MiB that\n"
-                "each way takes for itself do not decide")
+    option("--batch", type=at_least_one, default=16,
+           help="sequences in a step (16): it saves about 1 GiB, so that the memory each way takes\n"
+                "for itself, of spillway about 100 MiB, does not decide")
     option("--size", default="1G", help="of each drive (1G)")
     option("--out", metavar="FOLDER", help="where what was found goes (BUILD/bench)")
     option("--on", default=os.environ.get("BENCH_DIR", "/var/tmp"), metavar="FOLDER",

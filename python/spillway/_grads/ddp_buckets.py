@@ -148,7 +148,8 @@ def check_reduced(option: str, params: Sequence[Tensor], reduced: Optional[Reduc
     if reduced is not None:
         if not all(reduced.has(param) for param in params if param.requires_grad):
             raise RuntimeError(f"{option} is a model, and a parameter is none of those whose "
-                               "gradients it reduces")
+                               "gradients it reduces: it is another model's, or one of "
+                               "DistributedDataParallel's delay_all_reduce_named_params")
     elif world()[1] > 1 and not all(hasattr(param, "placements") for param in params):
         raise RuntimeError(f"{option}=True uses gradients before they have been reduced over all "
                            f"processes: give {option}=model, where it is DistributedDataParallel, "
