@@ -50,6 +50,24 @@ def committed(drives, **options):
         return ours, optimizer.stats()
 
 
+def test_what_was_resumed_once_is_not_there_again(formatted):
+    """The message says what to do."""
+    committed(formatted)
+    with opened(formatted) as store:
+        params = parameters()
+        first = over(store, params)
+        first.resume()
+        give_grads(params)
+        first.step()
+        first.close()
+        params = parameters()
+        second = over(store, params)
+        give_grads(params)
+        for _ in range(2):
+            with pytest.raises(spillway.SpillwayError, match="open the store again"):
+                second.step()
+
+
 @pytest.mark.parametrize("name, options", [
     ("AdamW", {"amsgrad": True}), ("SGD", {"lr": 0.1, "momentum": 0.9}), ("SGD", {"lr": 0.1})],
     ids=["AdamW", "momentum", "SGD"])

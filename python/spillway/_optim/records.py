@@ -107,7 +107,7 @@ class Records:
                            device_every=device_every)
         self._numbers: Dict[str, int] = {}
         self._adding = ""  # the name that was declared last
-        self._attached = False
+        self._attaching = self._attached = False
         self._order: List[int] = []  # of the pass
         self._taken = False  # a record, in this pass
         self.resumable = False  # there is a commit that was not resumed yet
@@ -121,12 +121,14 @@ class Records:
         if self._attached:
             return
         self._declare_all(empty)
+        interrupted, self._attaching = self._attaching, True
         try:
             self.resumable = self.state.attach_empty() if empty else self.state.attach()
         except SpillwayError as error:
+            self._attaching = False
             if error.errno == errno.EUCLEAN:
                 raise SpillwayError(errno.EUCLEAN, self._another_model(error)) from error
-            if error.errno != errno.EALREADY:
+            if error.errno != errno.EALREADY or not interrupted:
                 raise
             self.resumable = self.state.attached is not None  # Ctrl-C came before it was noted
         self._attached = True
