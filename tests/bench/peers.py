@@ -33,7 +33,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python"))
 
-from peers_drives import MIB, MemoryGroup, dies, file_system, fill, left_in  # noqa: E402
+from peers_drives import (ENDS_SECONDS, MIB, MemoryGroup, dies, file_system, fill,  # noqa: E402
+                          left_in)
 from peers_page import draw, rows_of, table_of  # noqa: E402
 from peers_rows import ROWS  # noqa: E402
 from rig import Rig, call, can_pace  # noqa: E402
@@ -57,7 +58,6 @@ SECONDS_MIN = 60  # that a run in trouble is waited for, or five times what it t
 SECONDS_MAX = 900
 SPILLWAYS = ("spillway", "spillway-operations", "spillway-budget", "spillway-state",
              "spillway-parameters", "spillway-all", "deepspeed-spillway")
-ENDS_SECONDS = 10
 
 
 class Run:
@@ -391,8 +391,8 @@ def arguments():
     option("--no-troubles", action="store_true", help="leave out full, dying drives and kills")
     option("--layers", type=at_least_one, default=6, help="of the model (6)")
     option("--batch", type=at_least_one, default=16,
-           help="sequences in a step (16): it saves about 1 GiB, so that the memory each way takes\n"
-                "for itself, of spillway about 100 MiB, does not decide")
+           help="sequences in a step (16): it saves about 1 GiB, so that the memory each way\n"
+                "takes for itself, of spillway about 100 MiB, does not decide")
     option("--size", default="1G", help="of each drive (1G)")
     option("--out", metavar="FOLDER", help="where what was found goes (BUILD/bench)")
     option("--on", default=os.environ.get("BENCH_DIR", "/var/tmp"), metavar="FOLDER",

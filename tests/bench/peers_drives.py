@@ -14,6 +14,7 @@ from pathlib import Path
 from rig import call
 
 MIB = 1 << 20
+ENDS_SECONDS = 10
 
 
 def backing_of(drive):
@@ -71,7 +72,8 @@ def end(pid):
     process = os.pidfd_open(pid)
     try:
         signal.pidfd_send_signal(process, signal.SIGKILL)
-        select.select([process], [], [])
+        if not select.select([process], [], [], ENDS_SECONDS)[0]:
+            raise RuntimeError(f"process {pid} of a run does not end: it waits for a drive perhaps")
     finally:
         os.close(process)
 
