@@ -221,8 +221,8 @@ class Optimizer(torch.optim.Optimizer):
         self._interleaved: Optional[Interleaved] = None
         self._in_backward = in_backward is not False
         self._on_drives = gradients is not False
-        self._reduced = (reduced_of("in_backward", in_backward)
-                         or reduced_of("gradients", gradients))
+        self._reduced = (reduced_of("in_backward", in_backward, masters is not False)
+                         or reduced_of("gradients", gradients, masters is not False))
         self._during: Optional[DuringBackward] = None
         self._gradients: Optional[Gradients] = None
         self._departures: Optional[Departures] = None

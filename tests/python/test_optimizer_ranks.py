@@ -609,13 +609,16 @@ def test_ranks_with_uneven_inputs(folder, parts, option, view):
 
 
 @needs_hooks
-def test_an_average_over_the_ranks_that_have_inputs_is_refused(folder, parts):
+@pytest.mark.parametrize("divides, masters, words", [
+    (False, False, "that a communication hook is not told"),
+    (True, True, "and not its masters")])
+def test_a_join_that_comes_to_other_numbers_is_refused(folder, parts, divides, masters, words):
     def refuse(rank):
         model = model_of("ddp")
         with opened(parts, rank) as store:
-            over(store, model.parameters(), in_backward=model)
-            with model.join(divide_by_initial_world_size=False):
-                with pytest.raises(RuntimeError, match="that a communication hook is not told"):
+            over(store, model.parameters(), in_backward=model, masters=masters)
+            with model.join(divide_by_initial_world_size=divides):
+                with pytest.raises(RuntimeError, match=words):
                     model(torch.randn(16, 20)).sum().backward()
                 os._exit(0)
 

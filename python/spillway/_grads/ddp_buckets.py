@@ -27,11 +27,12 @@ class Reduced:
     """The reduced gradients of a model.
 
     :param option: name of the optimizer's option, for messages
+    :param has_masters: the optimizer has masters of the parameters
     :raises ValueError: gradients that were not computed could not be told from zeros
     :raises RuntimeError: the model has another communication hook
     """
 
-    def __init__(self, model: DistributedDataParallel, option: str) -> None:
+    def __init__(self, model: DistributedDataParallel, option: str, has_masters: bool) -> None:
         if model.find_unused_parameters or model.static_graph:
             raise ValueError(
                 f"{option} with find_unused_parameters=True or static_graph=True: a bucket has "
@@ -41,6 +42,7 @@ class Reduced:
             raise ValueError(f"{option} with mixed_precision of DistributedDataParallel: its "
                              "buckets are not of the parameters' type. Leave one of them out")
         self._model = weakref.ref(model)
+        self._has_masters = has_masters
         self._group = model.process_group
         self._params = {id(param): param for param in model._module_parameters}
         self._under_way: Deque[_Bucket] = collections.deque()
@@ -77,14 +79,9 @@ class Reduced:
         backward pass this is a process in join() that has no more inputs: it has zeros for the
         others, and no gradients of its own.
 
-        :raises RuntimeError: join() divides by the processes that have inputs left, whose number
-            a hook is not told
+        :raises RuntimeError: as _check_join()
         """
-        model: Any = self._model()
-        if model._join_config.enable and not model._divide_by_initial_world_size:
-            raise RuntimeError("join(divide_by_initial_world_size=False) divides gradients by a "
-                               "number that a communication hook is not told: leave it out, or "
-                               "in_backward= and gradients=")
+        self._check_join()
         buffer = bucket.buffer()
         # Multiply, as PyTorch does without a hook: the result has the same bits.
         buffer.mul_(1.0 / self._group.size())
@@ -92,6 +89,21 @@ class Reduced:
         if torch._C._current_graph_task_id() != -1:
             self._note(bucket, future)
         return future.then(lambda reduced: reduced.value()[0])
+
+    def _check_join(self) -> None:
+        """:raises RuntimeError: what join() does here comes to other numbers than PyTorch's
+        """
+        model: Any = self._model()
+        if not model._join_config.enable:
+            return
+        if not model._divide_by_initial_world_size:
+            raise RuntimeError("join(divide_by_initial_world_size=False) divides gradients by a "
+                               "number that a communication hook is not told: leave it out, or "
+                               "in_backward= and gradients=")
+        if self._has_masters:
+            raise RuntimeError("join() gives the parameters of the rank that ends last to all, and "
+                               "not its masters, from which the others would go on: leave out "
+                               "join(), or masters=")
 
     def _note(self, bucket: Any, future: Any) -> None:
         if not self._announced:
@@ -127,9 +139,10 @@ def _reduce(reduced, bucket):  # type: ignore[no-untyped-def]
     return reduced.reduce(bucket)
 
 
-def reduced_of(option: str, value: Reducing) -> Optional[Reduced]:
+def reduced_of(option: str, value: Reducing, has_masters: bool) -> Optional[Reduced]:
     """The source of reduced gradients; None if autograd's gradients are used as they are.
 
+    :param has_masters: the optimizer has masters of the parameters
     :raises TypeError: the value is neither a bool nor DistributedDataParallel
     :raises ValueError: the model's options do not allow it
     :raises RuntimeError: this PyTorch has no hook after a gradient is accumulated
@@ -140,7 +153,9 @@ def reduced_of(option: str, value: Reducing) -> Optional[Reduced]:
     if value and not (hasattr(Tensor, "register_post_accumulate_grad_hook") and can_count()):
         raise RuntimeError(f"{option}=True needs PyTorch 2.1, this is {torch.__version__}: "
                            "leave it out, the numbers are the same")
-    return Reduced(value, option) if isinstance(value, DistributedDataParallel) else None
+    if not isinstance(value, DistributedDataParallel):
+        return None
+    return Reduced(value, option, has_masters)
 
 
 def check_reduced(option: str, params: Sequence[Tensor], reduced: Optional[Reduced]) -> None:
