@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
 # tests/python/test_departures.py - host memory of gradients that leave a device, by when copies end
-
 import types
 
 import pytest
 import torch
 
+from pairs import models, needs_hooks
 from spillway._grads.departures import Departures
+from spillway._grads.freed_placeholder import Freed
 
 
 class Table:
@@ -42,6 +43,8 @@ class Table:
 
     def wait(self, stream, event):
         pass
+
+    keep = wait
 
 
 @pytest.fixture
@@ -98,3 +101,26 @@ def test_a_copy_from_the_device_is_not_waited_for(table, departures):
     kept = [begun(departures) for _ in range(3)]
     assert departures.lacks(10) and not departures.wait_for_return()
     assert kept and not any(event.has_ended for event in table.copies)
+
+
+@needs_hooks
+@pytest.mark.usefixtures("fake_state")
+def test_a_gradient_that_a_backward_hook_may_use_stays(table, monkeypatch):
+    """Those of other modules leave."""
+    monkeypatch.setattr(Departures, "takes", lambda *_: True)
+    monkeypatch.setattr(Departures, "_table", lambda *_: table)
+    left = []
+
+    def halve(module, *_):
+        for param in module.parameters():
+            left.append(isinstance(param.grad, Freed))
+            param.grad.mul_(0.5)
+
+    pair = models(500, in_backward=True)
+    for model in pair.models:
+        model.layers[2].register_full_backward_hook(halve)
+    for _ in range(3):
+        pair.backward()
+        assert isinstance(pair.ours.layers[1].weight.grad, Freed)
+        pair.step()
+    assert left and not any(left)

@@ -410,17 +410,21 @@ def use_and_change(module, gradients, _):
     return tuple(None if one is None else one * scale for one in gradients)
 
 
-@pytest.mark.parametrize("whose", ["a layer's", "the model's", "all modules'"])
+@pytest.mark.parametrize("whose", ["a layer's", "the model's", "all modules'", pytest.param(
+    "a compiled layer's", marks=pytest.mark.skipif(not compiles, reason="no torch.compile"))])
 def test_a_backward_hook_has_the_parameters_of_before_their_step(whose, caplog):
     pair = tiled(100, model=lambda: Readers("used"), lr=0.1)
+    called = list(pair.models)
     if whose == "all modules'":
         handles = [nn.modules.module.register_module_full_backward_hook(use_and_change)]
     else:
-        handles = [(model.layer if whose == "a layer's" else model).register_full_backward_hook(
+        handles = [(model if whose == "the model's" else model.layer).register_full_backward_hook(
             use_and_change) for model in pair.models]
+    if whose == "a compiled layer's":
+        called = [torch.compile(model, backend="eager") for model in pair.models]
     for _ in range(4):
         x = torch.randn(8, 20, requires_grad=True)
-        for model in pair.models:
+        for model in called:
             model(x).backward()
         pair.step(zero=False)
         pair.plain.zero_grad()

@@ -255,9 +255,11 @@ class DuringBackward:
 
     def _send(self, number: int, tiled: Tiled) -> None:
         """A gradient leaves its device. A reducer's buffer is not left to a copy: the reducer
-        writes into it again. If the host has no room, the tile that has waited longest is stepped
-        first, which waits for its copies; else copies back to the device are waited for."""
-        if self._reduced is not None or self._params[number].grad is None:
+        writes into it again; nor is what a hook may use. If the host has no room, the tile that has
+        waited longest is stepped first, which waits for its copies; else copies back to the device
+        are waited for."""
+        if (self._reduced is not None or self._params[number].grad is None
+                or self._readers.waits_for_hook(number)):
             return
         departures = self._gradients.departures
         while departures.lacks(self._gradients.length_of(number)):

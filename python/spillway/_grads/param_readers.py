@@ -22,6 +22,7 @@ from typing import Any, Callable, List, Sequence, Set
 import torch
 from torch import Tensor
 
+from .._core.torch_compat import is_compiled, is_compiling
 from .._optim.tile_step import local_of
 
 _log = logging.getLogger("spillway")
@@ -61,6 +62,11 @@ class Readers:
         self._uses = [_uses_of(param) for param in params]
         count = collections.Counter(map(_storage_of, params))
         self._has_others = [count[_storage_of(param)] > 1 for param in params]
+        if any(self._has_others):
+            _log.warning(
+                "%d parameters are parts of memory that others are in, too: these are stepped by "
+                "step(), not in the backward pass, and their gradients stay until then",
+                sum(self._has_others))
         self.begin_step()
         self._handle = _watch(self)
 
@@ -85,8 +91,8 @@ class Readers:
         in_backward = torch._C._current_graph_task_id() != -1
         # Checkpoints of the reentrant kind compute the forward pass without gradients.
         counts = not in_backward and (torch.is_grad_enabled() or module.training)
-        if (in_backward or counts) and _has_backward_hook(module):
-            self._wait_for_hook_of(module)
+        if in_backward or counts:
+            self._wait_for_hooks_of(module)
         if not (in_backward or counts) and self._has_warned:
             return
         for name, param in module._parameters.items():
@@ -97,6 +103,16 @@ class Readers:
                 self._calls[number] += 1
             if (in_backward or not self._has_warned) and self._changed(number):
                 self._read_after_its_step(f"{type(module).__name__}.{name}", in_backward)
+
+    def waits_for_hook(self, number: int) -> bool:
+        """Whether a backward hook may use a parameter, or its gradient."""
+        return number in self._hooked
+
+    def _wait_for_hooks_of(self, module: torch.nn.Module) -> None:
+        # The parts of what is compiled are not called.
+        for part in module.modules() if is_compiled(module) else (module,):
+            if _has_backward_hook(part):
+                self._wait_for_hook_of(part)
 
     def _wait_for_hook_of(self, module: torch.nn.Module) -> None:
         waiting = {self._numbers[id(param)] for param in module.parameters()
@@ -136,7 +152,7 @@ def _watch(readers: Readers) -> Any:
     found = weakref.ref(readers)
 
     def called(module: torch.nn.Module, _: Any) -> None:
-        if torch.compiler.is_compiling():
+        if is_compiling():
             return
         here = found()
         if here is None:

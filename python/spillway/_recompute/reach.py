@@ -30,7 +30,7 @@ _WRAPPERS = (staticmethod, classmethod, property, functools.cached_property,
 
 
 def is_known(module: Any) -> bool:
-    """Whether a name is that of a module of Python's, PyTorch's or NumPy's."""
+    """Whether a name is that of a module of a known package."""
     name = str(module)
     return name != "__main__" and name.partition(".")[0] in _KNOWN and not name.startswith(_LEAVES)
 
