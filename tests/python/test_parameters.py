@@ -26,7 +26,7 @@ from spillway._params import materialize, offloaded_param
 from spillway._params.parameters import Parameters, place_in
 from spillway._params.residency import ABSENT, RESIDENT, Place
 
-ABLE = materialize._storage_uses is not None
+ABLE = materialize.storage_uses is not None
 needs = pytest.mark.skipif(not ABLE, reason="this PyTorch counts no uses of storages: 2.1 does")
 try:
     compiles = hasattr(torch, "compile") and torch.compile(lambda x: x, backend="eager")

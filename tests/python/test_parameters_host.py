@@ -19,7 +19,7 @@ from spillway._params import materialize
 from spillway._params.parameters import Parameters, place_in
 from spillway._params.residency import Place
 
-pytestmark = pytest.mark.skipif(materialize._storage_uses is None,
+pytestmark = pytest.mark.skipif(materialize.storage_uses is None,
                                 reason="this PyTorch counts no uses of storages: 2.1 does")
 MIB = 1 << 20
 WIDTH, LAYERS = 512, 8  # a matrix is 1 MiB

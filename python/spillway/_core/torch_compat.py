@@ -21,6 +21,9 @@ _HAS_UNTYPED = hasattr(torch.Tensor, "untyped_storage")  # from 2.0 on
 storage_of: Callable[[torch.Tensor], Any] = getattr(
     torch.Tensor, "untyped_storage" if _HAS_UNTYPED else "_storage")
 
+# storage_uses(_cdata): how many hold a storage, plus a constant; None: before PyTorch 2.1.
+storage_uses: Any = getattr(torch._C, "_storage_Use_Count", None)
+
 # A context in which classes of tensors are not asked what a function does with them.
 without_torch_function: Callable[[], ContextManager[Any]] = getattr(
     torch._C, "DisableTorchFunctionSubclass",
@@ -120,7 +123,8 @@ is_compiling: Callable[[], bool] = getattr(
 
 def is_compiled(module: nn.Module) -> bool:
     """In place, or as torch.compile() wraps it."""
-    return getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod")
+    in_place = getattr(module, "_compiled_call_impl", None) is not None
+    return in_place or "_orig_mod" in module._modules
 
 
 def has_compiled() -> bool:

@@ -22,25 +22,24 @@ from typing import Any, Callable, List, Sequence, Set
 import torch
 from torch import Tensor
 
-from .._core.torch_compat import is_compiled, is_compiling
+from .._core.torch_compat import is_compiled, is_compiling, storage_of, storage_uses
 from .._optim.tile_step import local_of
 
 _log = logging.getLogger("spillway")
 
-_storage_uses: Any = getattr(torch._C, "_storage_Use_Count", None)  # PyTorch 2.1
-
 
 def can_count() -> bool:
-    return _storage_uses is not None
+    return storage_uses is not None
 
 
-def _storage_of(param: Tensor) -> int:
-    return int(local_of(param).untyped_storage()._cdata)
+def _identity_of(param: Tensor) -> int:
+    """Of its storage."""
+    return int(storage_of(local_of(param))._cdata)
 
 
 def _uses_of(param: Tensor) -> int:
     """The number of tensors on this memory, plus a constant."""
-    return int(_storage_uses(_storage_of(param)))
+    return int(storage_uses(_identity_of(param)))
 
 
 class Readers:
@@ -55,13 +54,13 @@ class Readers:
         self._changed = changed
         self._has_warned = self._has_said = False
         self._calls: List[int] = []
-        self._hooked: Set[int] = set()  # parameters of modules with a backward hook
+        self._for_hooks: Set[int] = set()  # parameters of modules with a backward hook
         # A tensor that shares memory with a parameter when the optimizer is made does so for good.
         # One that does so later may have been left in a variable by a step, and the next step
         # replaces it.
         self._uses = [_uses_of(param) for param in params]
-        count = collections.Counter(map(_storage_of, params))
-        self._has_others = [count[_storage_of(param)] > 1 for param in params]
+        count = collections.Counter(map(_identity_of, params))
+        self._has_others = [count[_identity_of(param)] > 1 for param in params]
         if any(self._has_others):
             _log.warning(
                 "%d parameters are parts of memory that others are in, too: these are stepped by "
@@ -75,13 +74,13 @@ class Readers:
 
     def begin_step(self) -> None:
         self._calls = [0] * len(self._params)
-        self._hooked.clear()
+        self._for_hooks.clear()
         self._uses = [min(before, _uses_of(param))
                       for before, param in zip(self._uses, self._params)]
 
     def has(self, number: int) -> bool:
         """Whether a parameter whose gradient is ready may still be read."""
-        if self._has_others[number] or number in self._hooked:
+        if self._has_others[number] or self.waits_for_hook(number):
             return True
         return self._calls[number] > 1 or _uses_of(self._params[number]) > self._uses[number]
 
@@ -106,7 +105,7 @@ class Readers:
 
     def waits_for_hook(self, number: int) -> bool:
         """Whether a backward hook may use a parameter, or its gradient."""
-        return number in self._hooked
+        return number in self._for_hooks
 
     def _wait_for_hooks_of(self, module: torch.nn.Module) -> None:
         # The parts of what is compiled are not called.
@@ -124,7 +123,7 @@ class Readers:
                 "stepped by step(), not in the backward pass, and their gradients stay until then. "
                 "Parameters of other modules that such a hook uses may be stepped already",
                 type(module).__name__)
-        self._hooked |= waiting
+        self._for_hooks |= waiting
 
     def _read_after_its_step(self, name: str, in_backward: bool) -> None:
         """A module reads a parameter between its step, during the backward pass, and step()."""

@@ -21,7 +21,7 @@ from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 import torch
 from torch import Tensor
 
-from .._core.torch_compat import is_compiling, unseen_by_modes
+from .._core.torch_compat import is_compiling, storage_uses, unseen_by_modes
 
 _NAME = "_checkpoint_without_reentrant_generator"
 _INSTALLED = "_spillway_saves_inputs"
@@ -32,7 +32,7 @@ _TRIES = 4  # to save one: what else is saved of it may be on its way out of mem
 # checkpoints hold and is not saved yet
 _waiting = threading.local()
 _storage_references: Optional[Callable[[int], int]] = (
-    getattr(torch._C, "_storage_Use_Count", None) if hasattr(Tensor, "_use_count") else None)
+    storage_uses if hasattr(Tensor, "_use_count") else None)
 
 
 class _Save(torch.autograd.Function):

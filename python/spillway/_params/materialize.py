@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from .._core.library import Size, SpillwayError, bytes_text, size
-from .._core.torch_compat import is_before, is_compiled
+from .._core.torch_compat import is_before, is_compiled, storage_uses
 from .._gpu.host_memory import allowed
 from ..plan import parameters_least, parameters_most, parameters_on_device
 from ..report import moves_nothing
@@ -21,13 +21,12 @@ from ..store import Store
 from .offloaded_param import OLDEST
 from .conversion import why_not
 from .parameters import LEAST_BYTES, Parameters, owner_of, place_in
-from .residency import _storage_uses
 
 _log = logging.getLogger("spillway")
 
 
 def _check_version(what: str) -> None:
-    if is_before(OLDEST) or _storage_uses is None:
+    if is_before(OLDEST) or storage_uses is None:
         raise RuntimeError(f"{what} needs PyTorch {OLDEST} or later, and this is "
                            f"{torch.__version__}: leave it out, the numbers are the same")
 

@@ -27,7 +27,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import torch
 
 from .._core.library import SpillwayError, blocking, check, error_of, fast
-from .._core.torch_compat import storage_of
+from .._core.torch_compat import storage_of, storage_uses
 from ..store import Store, end_of, run
 
 RESIDENT, LEAVING, ABSENT, COMING = "resident", "leaving", "absent", "coming"
@@ -40,22 +40,20 @@ _ALLOWED = {
 }
 URGENT, PREFETCH = 0, 1  # enum spw_class
 
-_storage_uses: Any = getattr(torch._C, "_storage_Use_Count", None)  # PyTorch 2.1
-
 
 def _uses_of_one() -> int:
     """The use count that PyTorch reports for a storage held by one tensor and a place."""
     tensor = torch.empty(1, dtype=torch.float32, device="cpu")
     storage = storage_of(tensor)
-    return int(_storage_uses(storage._cdata))
+    return int(storage_uses(storage._cdata))
 
 
-_USES_OF_ONE = 0 if _storage_uses is None else _uses_of_one()
+_USES_OF_ONE = 0 if storage_uses is None else _uses_of_one()
 
 
 def extra_uses(storage: Any, tensors: int) -> int:
     """How many hold a storage beside this many tensors and one place."""
-    return int(_storage_uses(storage._cdata)) - (_USES_OF_ONE + tensors - 1)
+    return int(storage_uses(storage._cdata)) - (_USES_OF_ONE + tensors - 1)
 
 
 class Use:
@@ -115,7 +113,7 @@ class Memory:
         self.storage = storage_of(tensor)
         self.length: int = self.storage.nbytes()
         # The number of tensors that share the storage for good, such as FSDP's view of a shard.
-        self.tensors = _storage_uses(self.storage._cdata) - _USES_OF_ONE + 1 if shared else 1
+        self.tensors = storage_uses(self.storage._cdata) - _USES_OF_ONE + 1 if shared else 1
         self.held: Dict["weakref.ReferenceType[Use]", None] = {}
         self.pinned = False
         self.views: Dict["weakref.ReferenceType[Any]", None] = {}
