@@ -416,13 +416,12 @@ class Optimizer(torch.optim.Optimizer):
             raise ValueError("interleave has a device step parameters in its memory, and these are "
                              "on drives (offload(parameters=True)): leave it out, the host steps "
                              "all tiles")
-        shared = list(pairs_in_same_memory([
-            None if item.on_drives else local_of(param)
-            for item, param in zip(itertools.chain.from_iterable(laid), params)]))
+        addresses = self._addresses(params)
+        shared = _shared_in(addresses, params)
         self._check_apart(shared, params)
         self._close()
         self._opened, self._opened_as, self._shared = params, _kinds_of(params), shared
-        self._opened_at: List[int] = self._addresses()
+        self._opened_at: List[int] = addresses
         self._values = Values(params)
         self._unchanged = Unchanged()
         classes = list(self._classes)
@@ -525,17 +524,11 @@ class Optimizer(torch.optim.Optimizer):
                     f"{name_of(now[0])} {now[1]}, and was {name_of(before[0])} {before[1]}: create "
                     "it again, after the last change of the model")
 
-    def _addresses(self) -> List[int]:
+    def _addresses(self, params: Sequence[Tensor]) -> List[int]:
         """Of all parameters; 0: on drives, or not trained now, and perhaps parked."""
         return [local_of(param).data_ptr()
                 if param.requires_grad and number not in self._objects else 0
-                for number, param in enumerate(self._opened)]
-
-    def _note_shared(self) -> None:
-        self._opened_at = self._addresses()
-        self._shared = list(pairs_in_same_memory([
-            local_of(param) if address else None
-            for address, param in zip(self._opened_at, self._opened)]))
+                for number, param in enumerate(params)]
 
     def _whole(self, to_finish: bool = False, to_resume: bool = False,
                to_check: bool = True, empty: bool = False) -> Tiled:
@@ -551,8 +544,9 @@ class Optimizer(torch.optim.Optimizer):
                                "it after offload(parameters=True)")
         if to_check:
             self._check_parameters()
-            if to_finish and self._addresses() != self._opened_at:  # they have other memory
-                self._note_shared()
+            addresses = self._addresses(self._opened) if to_finish else self._opened_at
+            if addresses != self._opened_at:  # they have other memory, or others are trained
+                self._opened_at, self._shared = addresses, _shared_in(addresses, self._opened)
         self._check_apart(self._shared, self._opened)  # one may not be frozen any more
         assert self._tiled is not None
         self._tiled.check_whole(to_finish)
@@ -1127,6 +1121,12 @@ def _departures_of(params: Sequence[Tensor], tiles: Sequence[Tile]) -> Departure
                  for param in params if is_on_device(param)), default=tile)
     device_bytes = max(scope, largest)
     return Departures(device_bytes, 2 * max(device_bytes, tile + largest))
+
+
+def _shared_in(addresses: Sequence[int], params: Sequence[Tensor]) -> List[Tuple[int, int]]:
+    """Parameters that have elements in common, of those that have an address."""
+    return list(pairs_in_same_memory([local_of(param) if address else None
+                                      for address, param in zip(addresses, params)]))
 
 
 def _kinds_of(params: Sequence[Tensor]) -> List[Tuple[torch.dtype, Tuple[int, ...]]]:
