@@ -239,6 +239,24 @@ def models(tile=500, dtype=torch.float32, model=Model, **options):
     return pair_of(model().to(dtype), tile=tile, **options)
 
 
+needs_types = pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"),
+                                 reason="gradients are of their parameters' type")
+
+
+def models_with_float32_gradients(**options):
+    """Of bfloat16 parameters."""
+    def model():
+        made = Model().to(torch.bfloat16)
+        for param in made.parameters():
+            param.grad_dtype = torch.float32
+        return made
+
+    torch.manual_seed(7)
+    ours, theirs = model(), model()  # a copy would not have the gradients' type
+    theirs.load_state_dict(ours.state_dict())
+    return pair_of(ours, theirs, tile=500, **options)
+
+
 @contextlib.contextmanager
 def interrupted_after(thing, name):
     """Ctrl-C comes as soon as this method of it has returned."""

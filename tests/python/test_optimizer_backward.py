@@ -11,7 +11,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import spillway
-from pairs import HOOKS, Model, models, over, pair_of, params_of
+from pairs import (HOOKS, Model, models, models_with_float32_gradients, needs_types, over,
+                   params_of)
 from spillway._grads.freed_placeholder import Freed
 
 pytestmark = [pytest.mark.usefixtures("fake_state"),
@@ -41,21 +42,11 @@ def test_bits_are_those_of_a_step_afterwards(tile):
     assert pair.optimizer.steps == 5
 
 
-@pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"),
-                    reason="this PyTorch has gradients of their parameter's type only")
+@needs_types
 @pytest.mark.parametrize("masters", [True, "compact"])
 def test_gradients_of_another_type_than_their_parameters(masters):
     """And zeros of that type, for what has none in the step after."""
-    def model():
-        made = Model().to(torch.bfloat16)
-        for param in made.parameters():
-            param.grad_dtype = torch.float32
-        return made
-
-    torch.manual_seed(7)
-    ours, theirs = model(), model()
-    theirs.load_state_dict(ours.state_dict())
-    pair = pair_of(ours, theirs, tile=500, in_backward=True, masters=masters)
+    pair = models_with_float32_gradients(in_backward=True, masters=masters)
     for step in range(4):
         pair.backward(without=2 if step % 2 else None)
         pair.step(zero=False)
@@ -63,10 +54,9 @@ def test_gradients_of_another_type_than_their_parameters(masters):
             one.zero_grad(set_to_none=False)
 
 
+@needs_types
 def test_a_large_gradient_of_another_type_than_its_parameter():
     """A step of the parameter's own memory would be refused half way."""
-    if not hasattr(torch.Tensor, "grad_dtype"):
-        pytest.skip("this PyTorch has gradients of their parameter's type only")
     ours, theirs = (nn.Parameter(torch.ones(200, 100)) for _ in range(2))
     tiled_one = over([ours], torch.optim.SGD, lr=0.1)
     plain = torch.optim.SGD([theirs], lr=0.1, foreach=False)

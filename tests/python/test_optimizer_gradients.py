@@ -13,15 +13,14 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 import spillway
 from fake_state import FakeStore
 from offloading import WeakStorage
-from pairs import (HOOKS, Model, Pair, copied, interrupted_after, models, needs_hooks, over,
-                   pair_of, params_of)
+from pairs import (HOOKS, Model, Pair, copied, interrupted_after, models,
+                   models_with_float32_gradients, needs_hooks, needs_types, over, pair_of,
+                   params_of)
 from spillway._grads.stored_placeholder import StoredGradient
 
 pytestmark = pytest.mark.usefixtures("fake_state")
 needs_scaler = pytest.mark.skipif(not (HOOKS and hasattr(torch.amp, "GradScaler")),
                                   reason="no scaler of the host")
-needs_types = pytest.mark.skipif(not hasattr(torch.Tensor, "grad_dtype"),
-                                 reason="gradients are of their parameters' type")
 
 
 def stored(tile=100, **options):
@@ -138,16 +137,8 @@ def test_masters(tile, masters):
 @needs_types
 @pytest.mark.parametrize("masters", [True, "compact"])
 def test_gradients_of_another_type_than_their_parameters(masters):
-    def model():
-        model = Model().to(torch.bfloat16)
-        for param in model.parameters():
-            param.grad_dtype = torch.float32
-        return model
-
-    torch.manual_seed(7)
-    ours, theirs = model(), model()
-    theirs.load_state_dict(ours.state_dict())
-    pair = pair_of(ours, theirs, tile=500, gradients=True, masters=masters)
+    pair = models_with_float32_gradients(gradients=True, masters=masters)
+    ours = pair.ours
     for _ in range(3):
         pair.backward(times=3)
         assert ours.last.weight.grad.dtype is torch.float32

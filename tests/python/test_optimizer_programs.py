@@ -40,6 +40,15 @@ def train(model, optimizer, after=lambda: None, steps=STEPS):
         optimizer.zero_grad()
 
 
+def squares(optimizer, params):
+    """A step is of the sum of the squares of all elements."""
+    for _ in range(STEPS):
+        sum(param.pow(2).sum() for param in params).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return values(params), optimizer.state_dict()["state"]
+
+
 def groups_are_added(make):
     model = net()
     optimizer = make(AdamW, model[0].parameters(), lr=0.01)
@@ -173,12 +182,7 @@ def one_gradient_less_each_step(make):
 
 def no_elements(make):
     params = nn.ParameterList([torch.zeros(0), torch.randn(4), torch.zeros(3, 0)])
-    optimizer = make(AdamW, params, lr=0.01)
-    for _ in range(STEPS):
-        sum(param.pow(2).sum() for param in params).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return values(params), optimizer.state_dict()["state"]
+    return squares(make(AdamW, params, lr=0.01), params)
 
 
 def to_another_optimizer_and_back(make):
@@ -252,12 +256,7 @@ def in_another_order_of_memory(make):
 
 def two_types(make):
     params = nn.ParameterList([torch.randn(9), torch.randn(9, dtype=torch.float64)])
-    optimizer = make(ASGD, params, lr=0.01)
-    for _ in range(STEPS):
-        sum(param.pow(2).sum() for param in params).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return values(params), optimizer.state_dict()["state"]
+    return squares(make(ASGD, params, lr=0.01), params)
 
 
 def parts_of_a_flat_tensor(make):
@@ -265,12 +264,7 @@ def parts_of_a_flat_tensor(make):
     flat = torch.randn(1000)
     params = nn.ParameterList([nn.Parameter(flat[:300]), nn.Parameter(flat[300:301]),
                                nn.Parameter(flat[301:])])
-    optimizer = make(AdamW, params, lr=0.01)
-    for _ in range(STEPS):
-        sum(param.pow(2).sum() for param in params).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return values(params), optimizer.state_dict()["state"]
+    return squares(make(AdamW, params, lr=0.01), params)
 
 
 def averaged_weights(make):
