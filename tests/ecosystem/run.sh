@@ -25,7 +25,8 @@ status=0
 reason=$(mktemp)
 trap 'rm -f "$reason"' EXIT
 mkdir -p "$environment"
-python=$(tests/venv.sh "${packages[@]}" "$environment" 2> >(tee "$reason" >&2)) || status=$?
+# In a pipe, which ends when tee has: a process substitution is not waited for, and its file may lack the last line.
+python=$({ tests/venv.sh "${packages[@]}" "$environment" 2>&1 >&3 | tee "$reason" >&2; } 3>&1) || status=$?
 if [ $status -eq 77 ]; then
     echo "  skip          ecosystem: $(tail -n 1 "$reason")"
     echo

@@ -19,6 +19,13 @@ begin "no package index: skipped, with the reason"
 expect_exit 0 offline PIP_INDEX_URL=http://127.0.0.1:9/simple
 expect_output "skip          ecosystem: no package index can be reached" "0 passed, 0 failed, 1 skipped"
 
+begin "the reason is whole where what writes it is slow"
+mkdir "$TEST_TMP/slow"
+printf '#!/bin/sh\ntext=$(cat)\nsleep 1\necho "$text" | /usr/bin/tee "$@"\n' >"$TEST_TMP/slow/tee"
+chmod +x "$TEST_TMP/slow/tee"
+expect_exit 0 offline PIP_INDEX_URL=http://127.0.0.1:9/simple PATH="$TEST_TMP/slow:$PATH"
+expect_output "skip          ecosystem: no package index can be reached"
+
 begin "what a killed compilation of an extension left is removed, what one holds is not"
 mkdir -p "$TEST_TMP"/build/venv/torch_extensions/{killed,compiled}
 touch "$TEST_TMP"/build/venv/torch_extensions/{killed,compiled}/lock
