@@ -149,6 +149,7 @@ class Bench:
         self.args, self.text, self.speed = args, text, speed
         self.need, self.budget_bytes = None, ""
         self.paced = can_pace()
+        self.load = results.machine()["load"]  # before any of it
         self.build = Path(args.build).resolve()
         self.folder = Path(args.out or self.build / "bench")
         self.environment = {
@@ -332,7 +333,7 @@ class Bench:
 
     def write(self, rounds):
         """Return: whether all goals are met."""
-        where = results.machine([self.drives_in_words()])
+        where = {**results.machine([self.drives_in_words()]), "load": self.load}
         for name, found in self.found.items():
             like = self.found.get(ROWS[name].like, {"runs": []})
             like = like if like["runs"] else self.found["plain"]
