@@ -649,6 +649,13 @@ int spw_store_commit_release(struct spw_store *store)
 		return rc;
 	SPW_ASSERT(commits->durable &&
 		   commits->durable->block.slot != commits->previous->block.slot);
+	/* The blocks of the one that failed were written over those of the last. */
+	if (commits->doubtful)
+		return spw_error(-EBUSY,
+				 "commit %llu is all that is sure, as commit %llu failed: it stays "
+				 "until a commit has succeeded",
+				 (unsigned long long)commits->previous->block.number,
+				 (unsigned long long)commits->doubtful->block.number);
 	/* Zero its block before its extents can be used again. */
 	rc = write_blocks(store, drives_in_service(store), commits->previous->block.slot, NULL,
 			  false);

@@ -471,7 +471,9 @@ SPW_EXPORT int spw_store_commit(struct spw_store *store, const spw_object object
  *
  * Erases its commit block, then frees its space. Waits for the drives.
  *
- * Return: 0; or the error of a drive: the commit is still kept.
+ * Return: 0; -EBUSY a later commit failed while its blocks were written over those of the last, so
+ * that the one that is kept is the only sure one: it can be released when another has succeeded; or
+ * the error of a drive. After an error the commit is still kept.
  */
 SPW_EXPORT int spw_store_commit_release(struct spw_store *store);
 

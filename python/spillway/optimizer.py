@@ -838,7 +838,11 @@ class Optimizer(torch.optim.Optimizer):
 
     def commit_release(self) -> None:
         """The commit before the last, if it was kept, is not needed any more. Processes that commit
-        together see to this by themselves."""
+        together see to this by themselves.
+
+        :raises SpillwayError: EBUSY a later commit failed while it took the place of the last: what
+            is kept is all that is sure until another succeeds; a drive failed: it is kept still
+        """
         if self._commits is None:
             self._release_kept()
 

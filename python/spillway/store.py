@@ -525,7 +525,11 @@ class Store(Handle):
                         _COMMIT_KEEP_PREVIOUS if keep_previous else 0))
 
     def commit_release(self) -> None:
-        """What was committed before the last, if it was kept, is not needed any more."""
+        """What was committed before the last, if it was kept, is not needed any more.
+
+        :raises SpillwayError: EBUSY a later commit failed while it took the place of the last: what
+            is kept is all that is sure until another succeeds; a drive failed: it is kept still
+        """
         check(self.call(blocking.spw_store_commit_release))
 
     def restored(self) -> Tuple[bytes, List[Tuple[int, int]]]:

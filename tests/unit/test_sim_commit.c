@@ -550,4 +550,38 @@ CASE_WITH(test_damaged_manifest, NULL, tear_down)
 	assert_int_equal(found(), 1);
 }
 
+/*
+ * 1 is kept, and 3 fails while its blocks are written over those of 2, which the drives may have
+ * damaged: what is sure is 1 alone, and it is not released.
+ */
+CASE_WITH(test_a_failed_commit_leaves_what_is_kept, NULL, tear_down)
+{
+	static const uint8_t junk[4096] = {1};
+
+	make_store(DRIVES, 4096, 1);
+	assert_ok(commit_step(1, false));
+	assert_ok(commit_step(2, true)); /* in slot 1 */
+	for (unsigned drive = 0; drive < DRIVES; drive++)
+		fail_nth(drive, SPW_FLUSH, 2, -EIO); /* the first one is for the objects */
+	assert_int_equal(commit_step(3, true), -EIO);
+	mend_all();
+	expect_refusal(-EBUSY, "commit 1 is all that is sure", spw_store_commit_release(store));
+	close_store();
+	for (unsigned drive = 0; drive < DRIVES; drive++)
+		sim_drive_write(&sim_drives[drive], slot_at(drive, 1), junk, sizeof(junk));
+	assert_int_equal(found(), 1);
+	/* Once another is durable it may go. */
+	make_store(DRIVES, 4096, 1);
+	assert_ok(commit_step(1, false));
+	assert_ok(commit_step(2, true));
+	for (unsigned drive = 0; drive < DRIVES; drive++)
+		fail_nth(drive, SPW_FLUSH, 2, -EIO);
+	assert_int_equal(commit_step(3, true), -EIO);
+	mend_all();
+	assert_ok(commit_step(4, true));
+	assert_ok(spw_store_commit_release(store));
+	close_store();
+	assert_int_equal(found(), 4);
+}
+
 RUN_CASES(take_seed, NULL)
