@@ -313,6 +313,9 @@ static void issue_again(struct transfer *transfer)
 		return;
 	}
 	/* No slot: the other drive's are in use, or its own slot was taken by another transfer. */
+	transfer->copied = transfer->bounce != NULL;
+	if (transfer->bounce) /* it may wait for long (STORE-4) */
+		spw_store__bounce_give(transfer);
 	transfer->next = drive->retries;
 	drive->retries = transfer;
 	transfer->request->in_flight++;
@@ -385,7 +388,10 @@ static struct transfer *take_retry(struct spw_store *store, uint32_t drive)
 
 bool spw_store__read_retry_next(struct spw_store *store, uint32_t drive)
 {
-	if (!may_issue(store->drives[drive].retries, drive))
+	struct transfer *transfer = store->drives[drive].retries;
+
+	if (transfer->copied &&
+	    (!spw_store__bounce_allowed(store, drive) || !spw_store__bounce_take(store, transfer)))
 		return false;
 	spw_store__transfer_issue(take_retry(store, drive), SPW_READ, read_done);
 	return true;

@@ -44,6 +44,7 @@ struct transfer {
 	struct transfer *previous; /* previous in that list */
 	bool timed_out;
 	bool switched; /* reads the other replica, because the first was bad */
+	bool copied;   /* in a list of retries: it needs a bounce buffer again (STORE-4) */
 	/* a write that timed out, whose chunk was passed to another transfer */
 	bool abandoned;
 	struct spw_extent orphan; /* the blocks that an abandoned write may still change */

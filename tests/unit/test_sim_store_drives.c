@@ -331,6 +331,78 @@ DRIVES_CASE(test_hung_drive_leaves_copy_memory)
 	}
 }
 
+/* An object of a block with a copy on each of the two drives; or one copy, if they are the same. */
+static spw_object put_on(const uint8_t *block, uint32_t first, uint32_t second)
+{
+	for (;;) {
+		struct spw_request *request;
+		const struct object *object;
+		uint32_t one, other;
+		spw_object id;
+
+		assert_ok(spw_store_put_copies(store, block, 4096, first == second ? 1 : 2, NULL,
+					       &id, &request));
+		assert_ok(spw_request_wait(request));
+		object = &store->objects[id.value & UINT32_MAX];
+		one = store->pieces[object->piece_first].drive;
+		other = store->pieces[object->piece_last].drive;
+		if ((one == first && other == second) || (one == second && other == first))
+			return id;
+	}
+}
+
+/*
+ * STORE-4: reads that failed on one drive wait for their copies on another, which hangs. They are
+ * more than there is copy memory for, and fewer than there are transfers. A read from the third
+ * drive needs some, too.
+ */
+DRIVES_CASE(test_reads_that_wait_for_a_slot_leave_copy_memory)
+{
+	enum { PARTS = 8 };
+	uint8_t *block = pattern(4096, 31), *back = memory(2 * 4096);
+	uint8_t parts[PARTS][512], part[512];
+	struct spw_request *wholes[2], *requests[PARTS];
+	struct spw_store_opts opts = options(2);
+	spw_object mirrored, hanging, other;
+	uint64_t began_ns;
+
+	opts.arena_bytes = 1u << 20;
+	opts.objects_max = 256;
+	open_with(&opts);
+	assert_true(store->bounces_total < PARTS);
+	mirrored = put_on(block, 0, 1);
+	hanging = put_on(block, 1, 1);
+	other = put_on(block, 2, 2);
+	hang(1);
+	for (unsigned i = 0; i < 2; i++)
+		assert_ok(spw_store_get(store, hanging, 0, back + i * 4096, 4096, SPW_URGENT_READ,
+					NULL, &wholes[i]));
+	poll_once();
+	assert_int_equal(store->drives[1].in_flight, 2);
+	fail_from(0, SPW_READ, 1, -EIO);
+	for (unsigned i = 0; i < PARTS; i++)
+		assert_ok(spw_store_get(store, mirrored, 512, parts[i], sizeof(parts[i]),
+					SPW_URGENT_READ, NULL, &requests[i]));
+	for (unsigned i = 0; i < 4 * PARTS; i++) {
+		sim_now_ns += MARGIN_NS / 1000;
+		poll_once();
+	}
+	assert_int_equal(store->drives[1].in_flight, 2);
+	began_ns = sim_now_ns;
+	assert_ok(get_wait(other, 512, part, sizeof(part)));
+	assert_memory_equal(part, block + 512, sizeof(part));
+	assert_true(sim_now_ns - began_ns < MARGIN_NS);
+	hang_no_more(1);
+	for (unsigned i = 0; i < 2; i++) {
+		assert_ok(spw_request_wait(wholes[i]));
+		assert_memory_equal(back + i * 4096, block, 4096);
+	}
+	for (unsigned i = 0; i < PARTS; i++) {
+		assert_ok(spw_request_wait(requests[i]));
+		assert_memory_equal(parts[i], block + 512, sizeof(part));
+	}
+}
+
 /* More chunks than there can be descriptors for: such a store can be used all the same. */
 DRIVES_CASE(test_small_chunks_on_large_drives)
 {
