@@ -210,7 +210,11 @@ static PyObject *frame_capture(PyObject *object, PyObject *tensor)
 	uint32_t place = frame->seen++;
 
 	SPW_ASSERT(!saved || saved->frame == frame);
-	SPW_ASSERT(!saved || saved->place >= place);
+	if (saved && saved->place < place) {
+		(void)differs(saved, "not come a second time, and the error that said why was "
+				     "caught");
+		return NULL;
+	}
 	if (saved && saved->place == place) {
 		PyObject *kept = new_ref(saved); /* alive while Python runs */
 		int rc = saved->on ? saved_restore_there(saved, tensor, object)

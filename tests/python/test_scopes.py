@@ -882,6 +882,35 @@ def test_a_module_that_changes_later(caplog):
     assert off.stats().scopes_again == stats.scopes_again + 5
 
 
+def test_a_module_that_catches_why_it_cannot_be_recomputed():
+    """It is an error nevertheless, and not the process's end."""
+    class Catches(Half):
+        def forward(self, x):
+            try:
+                return super().forward(x)
+            except Exception:
+                return super().forward(x)
+
+    torch.manual_seed(1)
+    model = Model(half=Catches)
+    off = again(model)
+    x = torch.randn(16, WIDTH)
+    with off:
+        model(x).square().mean().backward()
+    with off:
+        loss = model(x).square().mean()
+        with torch.no_grad():
+            model.layers[2].second.up.weight.data.add_(1)  # which PyTorch does not count
+        with pytest.raises(RAISED, match="layers.2.second was recomputed") as caught:
+            loss.backward()
+    assert isinstance(caught.value, spillway.SpillwayError)
+    assert caught.value.errno == errno.ESTALE
+    assert "caught" in str(caught.value)
+    del loss, caught
+    gc.collect()
+    assert left_in(off) == (0, 0, 0)
+
+
 def test_modified_in_place_after_it_was_saved():
     """As PyTorch has it: what was saved was changed, wherever its bytes are."""
     class Saves(Half):
