@@ -151,6 +151,9 @@ run_tests = @scripts/deps.sh build test && $(MAKE) --no-print-directory build-te
 # What others use drives for, and fio: a case whose tool is missing is skipped, and says so.
 install_others = @scripts/deps.sh others || echo 'what needs them is skipped' >&2
 
+# tests: the folder, of which make would say that there is nothing to do.
+.PHONY: tests
+tests: test
 .PHONY: test test-all test-rest test-uncovered test-unit test-integration test-python test-asan test-tsan test-valgrind
 test: ## install what is missing, build, run what a change to the library or the package can break; WORDS= for some, here and below
 	$(run_tests) --layer test
