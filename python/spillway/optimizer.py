@@ -24,8 +24,8 @@ import logging
 import math
 import operator
 import secrets
-from typing import (Any, Callable, Dict, Iterable, Iterator, List, Literal, Mapping, NamedTuple,
-                    Optional, Sequence, Tuple, Type, Union)
+from typing import (AbstractSet, Any, Callable, Dict, Iterable, Iterator, List, Literal, Mapping,
+                    NamedTuple, Optional, Sequence, Tuple, Type, Union)
 
 import torch
 from torch import Tensor
@@ -40,15 +40,16 @@ from ._grads.departures import Departures, GradientStats
 from ._grads.gradients import Gradients
 from ._optim.checkpoint import (Checkpoint, decoded, encoded, loaded_entries, loaded_groups,
                                 is_same_run, loaded_parameters, random_state, set_random_state)
-from ._optim.elementwise import (Options, is_same_on, made_alike, made_options, make, on_host,
-                                 options_of, stand_in)
+from ._optim.elementwise import (EVAL, TRAIN, Act, Options, changes_without_gradients,
+                                 counted_alone, is_same_on, made_alike, made_options, make,
+                                 on_host, options_of, stand_in, take_step, turns)
 from ._optim.interleaved import Interleaved
 from ._optim.layout import Memory, check_room, lay_out, least_bytes
 from ._optim.masters import check_rounding
 from ._optim.ranks import (FIRST, CommonCommits, Group, Ranks, peeked, ranks_of, rows_of, say_each,
                            world)
 from ._optim.records import Records, StateOnDrives, committed_limits, refuse_state
-from ._optim.tile_step import (MASTER, OfGroup, TileStepper, Unchanged, gradient_type,
+from ._optim.tile_step import (MASTER, Counted, OfGroup, TileStepper, Unchanged, gradient_type,
                                local_of)
 from ._optim.tiled import Tiled, check_gradient
 from ._optim.tiles import Field, Kept, Laid, Tile, Wholes, fields_for, item_bytes, name_of
@@ -65,6 +66,7 @@ _log = logging.getLogger("spillway")
 
 _REDUCED = (torch.float16, torch.bfloat16)
 _WHOLE = (torch.float32, torch.float64)
+_ABSENT = object()
 # Options that choose other arithmetic than loops over single tensors.
 _OTHER_ARITHMETIC = ("foreach", "fused", "capturable", "differentiable")
 
@@ -215,6 +217,7 @@ class Optimizer(torch.optim.Optimizer):
         self._interleave = interleave
         self._names: List[List[str]] = []
         self._classes: List[OfGroup] = []  # of each group
+        self._counts: List[Options] = []  # what each group's class counts in it, and from where
         self._probed: Dict[Any, Any] = {}
         self._tiled: Optional[Tiled] = None
         self._kinds: List[Tile] = []  # a tile of each group and type: all of these have its fields
@@ -229,10 +232,9 @@ class Optimizer(torch.optim.Optimizer):
         self._opened: List[Tensor] = []  # the parameters that the records are of
         self._values = Values(())  # and where their values are
         self._begun = False  # the records are declared, and groups are what they are
-        self._resumed = False
         self._ranks = ranks
         self._commits = None if ranks is None else CommonCommits(ranks, self._release_kept)
-        self._committed = False  # by this optimizer
+        self._resumed = self._committed = False  # by this optimizer
         self._run: Optional[str] = None  # of its commits
         self._own: Optional[Checkpoint] = None  # what the store has, and is to be resumed
         self._others: Optional[AllRanks] = None  # the same of all ranks that made it
@@ -290,6 +292,7 @@ class Optimizer(torch.optim.Optimizer):
                 for name, value in made_alike(own, options_of(added), {}).defaults.items():
                     added.setdefault(name, value)
             self._take_over_made(number, added)
+            self._counts.append(self._counted_in(number, added))
             for param in added["params"]:
                 self._check_parameter(param)
             self._names.append(added.get("param_names") or names
@@ -298,7 +301,7 @@ class Optimizer(torch.optim.Optimizer):
                 self._open()
         except BaseException:
             self.param_groups.pop()
-            del self._names[len(self.param_groups):], self._classes[len(self.param_groups):]
+            del self._names[number:], self._classes[number:], self._counts[number:]
             raise
 
     def _take_over_made(self, number: int, group: Options) -> None:
@@ -307,6 +310,21 @@ class Optimizer(torch.optim.Optimizer):
         made = made_options(optimizer_class, options_of(group), options)
         group.update({name: value for name, value in made.items()
                       if name not in _OTHER_ARITHMETIC})
+
+    def _counted_in(self, number: int, group: Options) -> Options:
+        """What the class changes in a group as it steps, and what that is at the beginning."""
+        try:
+            changes = counted_alone(self._classes[number][0], group, self._classes[number][1])
+        except Exception:  # the class's own, which refuses it where it is tried
+            return {}
+        return {name: group.get(name, _ABSENT) for each in changes for name in each}
+
+    def _options_at_first(self, number: int) -> Options:
+        """The options of a group, with which its class is tried: before it has counted steps."""
+        group = options_of(self.param_groups[number])
+        for name, value in self._counts[number].items():
+            group[name] = value
+        return {name: value for name, value in group.items() if value is not _ABSENT}
 
     def _check_parameter(self, param: Tensor) -> None:
         name = name_of(param.dtype)
@@ -323,7 +341,7 @@ class Optimizer(torch.optim.Optimizer):
         :raises TypeError: its class can step neither elements nor parameters by themselves
         """
         optimizer_class, options = self._classes[number]
-        group = options_of(self.param_groups[number])
+        group = self._options_at_first(number)
         stepped = self._stepped_in(dtype)
         of_element = torch.float32 if dtype in _REDUCED else dtype
         key: Any = optimizer_class, of_element, _pattern(group)
@@ -425,7 +443,9 @@ class Optimizer(torch.optim.Optimizer):
         self._values = Values(params)
         self._unchanged = Unchanged()
         classes = list(self._classes)
-        stepper = TileStepper(classes, self._values, unchanged=self._unchanged)
+        self._counted = Counted()
+        stepper = TileStepper(classes, self._values, unchanged=self._unchanged,
+                              counted=self._counted)
         self._described = {number: described(params[number]) for number in self._objects}
         self._owners = {number: self._place(number).owner for number in self._objects}
         self._stand_ins = {}
@@ -444,7 +464,7 @@ class Optimizer(torch.optim.Optimizer):
         if self._interleave is not None:
             self._interleaved = Interleaved(
                 self._store, records, params, lambda device: TileStepper(
-                    classes, params, device, self._unchanged),
+                    classes, params, device, self._unchanged, self._counted),
                 functools.partial(_compare, classes, self.param_groups))
         self._tiled = Tiled(records, stepper, params, departed or self._gradients,
                             self._objects.keys(), self._interleaved, self._values)
@@ -612,11 +632,57 @@ class Optimizer(torch.optim.Optimizer):
                 self._check_step()
                 tiled.step(self._group_options())
             self._values.refresh()
+            self._count()
             self.steps += 1
             self._unchanged.end_step(self.param_groups, self.steps)
         if self.commit_every is not None and self.steps % self.commit_every == 0:
             self._commit_after_step()
         return loss
+
+    def _count(self) -> None:
+        """Groups have what their classes have counted in this step; they count where nothing has a
+        gradient as well."""
+        self._take_over({number for number, counts in enumerate(self._counts) if counts}, take_step)
+
+    def _take_over(self, numbers: AbstractSet[int], act: Act) -> None:
+        """What was done with tiles has changed these groups, of which some have no tile."""
+        changes = self._counted.end_step()
+        for number, group in enumerate(self.param_groups):
+            optimizer_class, options = self._classes[number]
+            if number not in changes and number in numbers:
+                changes[number] = changes_without_gradients(optimizer_class, options_of(group),
+                                                            options, act)
+            group.update(changes.get(number, {}))
+
+    def train(self) -> None:
+        """As the class has it, if it has: a schedule-free one trains other values than those that
+        are to be evaluated and saved. What turns them reads all of the state, and writes it; a
+        second call does nothing.
+
+        :raises SpillwayError: a drive failed: the last commit is what there is
+        """
+        self._turn(TRAIN)
+
+    def eval(self) -> None:
+        """The other way."""
+        self._turn(EVAL)
+
+    @normal_mode()
+    def _turn(self, act: Act) -> None:
+        assert self._tiled is not None
+        numbers = {number for number, (optimizer_class, _) in enumerate(self._classes)
+                   if turns(optimizer_class)}
+        if numbers:
+            self._tiled.check_whole()
+        numbers = {number for number in numbers if changes_without_gradients(
+            self._classes[number][0], options_of(self.param_groups[number]),
+            self._classes[number][1], act)}
+        if not numbers:
+            return
+        if any(entry is not None for entry in self._tiled.entries):
+            self._whole().turn(self._group_options(), act, numbers)
+            self._values.refresh()
+        self._take_over(numbers, act)
 
     def zero_grad(self, *given: Any, **options: Any) -> None:
         """As torch.optim has it. With in_backward=True gradients are freed by then: unless they are

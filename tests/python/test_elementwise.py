@@ -129,6 +129,13 @@ class Counting(Plain):
         return super().averaged(state, grad) / self.calls
 
 
+class Squashed(Plain):
+    """By a function that has other bits for the last elements of a tensor."""
+
+    def averaged(self, state, grad):
+        return super().averaged(state, grad).sign() * grad.abs().sigmoid()
+
+
 class Scaling(Plain):
     def add_param_group(self, group):
         super().add_param_group(group)
@@ -160,7 +167,8 @@ class TensorRates(Plain):
     (Factored, "what it does to an element depends on others", []),
     (LongFactored, "what it does to an element depends on others", [(7,), (2000, 1000)]),
     (Centered, "what it does to an element depends on others", []),
-    (Counting, "what it does to an element depends on others", []),
+    (Counting, "it counts in itself, neither in its groups nor in the state of .*: calls", []),
+    (Squashed, "what it does to an element depends on others", []),
     (Scaling, "the group has lr=0.05, of which its constructor makes 0.025", []),
 ], ids=lambda value: getattr(value, "__name__", None))
 def test_what_depends_on_how_many_there_are_is_refused(cls, words, shapes):

@@ -495,7 +495,7 @@ class Moves(Lamb):
     @torch.no_grad()
     def step(self):
         super().step()
-        self.param_groups[0]["lr"] *= 0.5
+        self.param_groups[0]["sums"] = torch.ones(3)
 
 
 @pytest.mark.usefixtures("fake_state")
@@ -506,8 +506,8 @@ class Moves(Lamb):
     (Clipped, "what it does to a parameter depends on the others, or on chance: it needs several"),
     (Listed, "its state has sides, a list: only plain tensors and numbers can be in a record"),
     (Chance, ".*depends on the others, or on chance"),
-    (Calls, ".*depends on the others, or on chance"),
-    (Moves, "it changes its param_groups as it steps"),
+    (Calls, "it counts in itself, neither in its groups nor in the state of .*: calls"),
+    (Moves, "it changes its param_groups as it steps: sums, a Tensor"),
     (torch.optim.LBFGS, "a step on parameters of float32 .4, 5., .7, 3. fails: "),
 ], ids=lambda value: getattr(value, "__name__", ""))
 def test_a_class_that_needs_more_is_refused(cls, words):

@@ -436,7 +436,10 @@ class Gradients:
             yield lambda piece: self._piece(tile, piece, None)
             return
         with self._records.taken(beside) as taken:
-            yield lambda piece: self._piece(tile, piece, taken.views[GRADIENT])
+            view = taken.views[GRADIENT]
+            before = view._version
+            yield lambda piece: self._piece(tile, piece, view)
+            taken.changed = view._version != before  # a class may do so as it steps
 
     def _piece(self, tile: Tile, piece: Piece, view: Optional[Tensor]) -> Tensor:
         gradient = self._of(piece.parameter)

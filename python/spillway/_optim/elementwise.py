@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
+import operator
 import random
 from typing import (Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple,
                     Type)
@@ -28,8 +29,13 @@ _COUNT = 7 * 4096
 _CUT = 389
 # Comes first: a class with a matrix for the sides of a parameter has one of 6 GB for a long vector.
 _SHORT = (8, 8)
+# The last elements of a tensor, fewer than a vector register has, are computed by other code: some
+# functions (a sigmoid) have other bits there. In parts as short as these all elements are.
+_FEW, _SHORTEST = 512, 3
 # RAdam changes its rule at its sixth step.
 _STEPS = 8
+# After these the rate is lowered: a class may keep the one that it was made with.
+STEPS_BEFORE = 4
 # As of a layer's and of a convolution's parameter. Some classes factor the state of large sides.
 _SHAPES = ((224, 128), (8, 14, 16, 16))
 # One step is tried with all elements, but at most this many.
@@ -40,7 +46,13 @@ _ARITHMETIC = ("foreach", "fused")
 # What torch.optim.lr_scheduler adds to a group. Some classes take no other names than theirs.
 _OF_SCHEDULERS = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr")
 
+_ABSENT = object()
+
 Options = Dict[str, Any]
+# What an optimizer is told to do.
+Act = Callable[[Optimizer], Any]
+# Fields, what else the state has, and what a step has made of the options of the group.
+_State = Tuple[Options, Options, Options]
 
 
 def on_host() -> ContextManager[Any]:
@@ -74,6 +86,7 @@ def _cut(whole: Tensor) -> List[Tensor]:
 
 _WHOLE = _Path(lambda whole: [whole], lambda parts: parts[0])
 _IN_PARTS = _Path(_cut, torch.cat)
+_IN_SHORTEST = _Path(lambda whole: list(whole.split(_SHORTEST)), torch.cat)
 
 
 def _paths(generator: torch.Generator) -> List[_Path]:
@@ -139,26 +152,197 @@ def step_of(optimizer_class: Type[Optimizer]) -> Callable[[Optimizer], Any]:
 
 
 def _run(optimizer_class: Type[Optimizer], group: Options, options: Options, path: _Path,
-         values: Tensor, grads: List[Tensor]) -> Tuple[Tensor, List[Tuple[Options, Options]]]:
-    """(the parameter, (fields, what else the state has) after each step). The state is of the
-    first part where it is not of elements."""
+         values: Tensor, grads: List[Tensor]) -> Tuple[Tensor, List[_State], Any]:
+    """(the parameter, what there is after each step, what it turns the parameter into). The state
+    is of the first part where it is not of elements."""
     params = [part.clone() for part in path.split(values)]
     group = {name: copied(value) for name, value in group.items()}
     optimizer = make(optimizer_class, params, group, options)
-    before = kept(options_of(optimizer.param_groups[0]))
-    states = []
+    itself = InItself(optimizer)
+
+    def act(what: Act) -> Options:
+        changes = _apart(optimizer, params, group, what) if path.apart else acted(optimizer, what)
+        group.update(changes)
+        return changes
+
+    states: List[_State] = []
+    turned = []
+    if turns(optimizer_class):
+        act(TRAIN)
+        itself.check()
     for grad in grads:
         for param, part in zip(params, path.split(grad)):
             param.grad = part.clone()
-        with torch.no_grad(), on_host():
+        if len(states) == STEPS_BEFORE:
+            lower_rate(group)
             if path.apart:
-                _step_apart(optimizer, params, group)
+                optimizer = _made_again(optimizer, params, group, options)
+                itself = InItself(optimizer)
             else:
-                step_of(optimizer_class)(optimizer)
-        states.append(_state_of(optimizer, params, path))
-    if not path.apart and not same(before, options_of(optimizer.param_groups[0])):
-        raise Refused("it changes its param_groups as it steps")
-    return path.join(params), states
+                lower_rate(optimizer.param_groups[0])
+        changes = act(take_step)
+        itself.check(to_begin=not states)
+        states.append((*_state_of(optimizer, params, path), changes))
+    for turn in (EVAL, TRAIN) if turns(optimizer_class) else ():
+        turned.append((act(turn), path.join(params).clone()))
+        itself.check()
+    check_turned(turned)
+    return path.join(params), states, turned
+
+
+def lower_rate(group: Options) -> None:
+    """As a schedule does."""
+    rate = group.get("lr")
+    if isinstance(rate, (int, float, Tensor)):
+        group["lr"] = rate * 0.5
+
+
+def _made_again(optimizer: Optimizer, params: List[Tensor], group: Options,
+                options: Options) -> Optimizer:
+    """As for a parameter that is new, or after a commit was resumed."""
+    again = make(type(optimizer), params, group, options)
+    again.state.clear()
+    again.state.update(optimizer.state)
+    return again
+
+
+def take_step(optimizer: Optimizer) -> Any:
+    return step_of(type(optimizer))(optimizer)
+
+
+# Classes that train other values than those that are to be evaluated turn the ones into the others.
+TRAIN: Act = operator.methodcaller("train")
+EVAL: Act = operator.methodcaller("eval")
+
+
+def turns(optimizer_class: Type[Optimizer]) -> bool:
+    return all(callable(getattr(optimizer_class, name, None)) for name in ("train", "eval"))
+
+
+def acted(optimizer: Optimizer, act: Act) -> Options:
+    """It does that with all that it has. Return: what it has made of the options of its first
+    group."""
+    before = own_of(optimizer.param_groups[0])
+    with torch.no_grad(), on_host():
+        act(optimizer)
+    return changes_in(before, options_of(optimizer.param_groups[0]))
+
+
+def own_of(group: Options) -> Options:
+    """The options of a group, with copies of those that a step may change in place."""
+    return {name: _own(value) for name, value in options_of(group).items()}
+
+
+def _own(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.clone()
+    return kept(value) if type(value) in (list, dict) else value
+
+
+def changes_in(before: Options, after: Options) -> Options:
+    """What a step has made of the options of a group: many classes count their steps there.
+
+    :param before: of own_of()
+    :raises Refused: something else than numbers and words, and what contains them
+    """
+    changes = {name: _own(value) for name, value in after.items()
+               if name not in before or not (before[name] is value or same(before[name], value))}
+    for name, value in changes.items():
+        if not _is_plain_value(value):
+            raise Refused(f"it changes its param_groups as it steps: {name}, a "
+                          f"{type(value).__name__}")
+    for name in before.keys() - after.keys():
+        raise Refused(f"it changes its param_groups as it steps: {name} is gone")
+    return changes
+
+
+def _is_plain_value(value: Any) -> bool:
+    if type(value) in (tuple, list):
+        return all(map(_is_plain_value, value))
+    if type(value) is dict:
+        return all(map(_is_plain_value, [*value, *value.values()]))
+    if type(value) is Tensor:
+        return value.dim() == 0 and value.is_cpu and is_plain(value)
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def changes_without_gradients(optimizer_class: Type[Optimizer], group: Options, options: Options,
+                              act: Act = take_step) -> Options:
+    """What a step makes of the options of a group in which nothing has a gradient."""
+    return acted(_alone(optimizer_class, group, options), act)
+
+
+def _alone(optimizer_class: Type[Optimizer], group: Options, options: Options) -> Optimizer:
+    """Over a stand-in, with these options: some begin to count when they are constructed."""
+    optimizer = made_alike(optimizer_class, own_of(group), options)
+    optimizer.param_groups[0].update({name: value for name, value in own_of(group).items()
+                                      if name not in _ARITHMETIC})
+    return optimizer
+
+
+def counted_alone(optimizer_class: Type[Optimizer], group: Options, options: Options,
+                  steps: int = _STEPS) -> List[Options]:
+    """What steps of a trial make of the options of a group in which nothing has a gradient."""
+    optimizer = _alone(optimizer_class, group, options)
+    if turns(optimizer_class):
+        TRAIN(optimizer)
+    changes = []
+    for number in range(steps):
+        if number == STEPS_BEFORE:
+            lower_rate(optimizer.param_groups[0])
+        changes.append(acted(optimizer, take_step))
+    return changes
+
+
+def check_counted(optimizer_class: Type[Optimizer], group: Options, options: Options,
+                  changes: Sequence[Options]) -> None:
+    """
+    :param changes: what each step has made of the group's options
+    :raises Refused: they are others where nothing has a gradient
+    """
+    if not any(changes):
+        return
+    alone = counted_alone(optimizer_class, group, options, len(changes))
+    others = {name for one, other in zip(changes, alone) for name in {**one, **other}
+              if not same(one.get(name, _ABSENT), other.get(name, _ABSENT))}
+    if others:
+        raise Refused("it changes its param_groups as it steps, by its gradients: "
+                      + ", ".join(sorted(others)))
+
+
+class InItself:
+    """What an optimizer keeps beside its groups and the state of its parameters. A commit does not
+    have that, and all tiles would share it."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._numbers = self._now()
+
+    def _now(self) -> Options:
+        return {name: kept(value) for name, value in vars(self._optimizer).items()
+                if type(value) in (bool, int, float) or isinstance(value, Tensor)}
+
+    def check(self, to_begin: bool = False) -> None:
+        """
+        :param to_begin: after the first step, in which it may note that it has begun
+        :raises Refused: a number has changed
+        """
+        before, self._numbers = self._numbers, self._now()
+        if to_begin or same(before, self._numbers):
+            return
+        name = next(name for name in {**before, **self._numbers} if not same(
+            before.get(name, _ABSENT), self._numbers.get(name, _ABSENT)))
+        raise Refused("it counts in itself, neither in its groups nor in the state of its "
+                      f"parameters: {name}")
+
+
+def check_turned(turned: Sequence[Tuple[Options, Any]]) -> None:
+    """
+    :param turned: what eval() and train() have made of the group's options, and of parameters
+    :raises Refused: whether they are turned is not in the groups
+    """
+    if turned and not turned[0][0] and not same(turned[0][1], turned[1][1]):
+        raise Refused("its groups do not have whether eval() was called")
 
 
 def copied(value: Any) -> Any:
@@ -178,27 +362,44 @@ def kept(value: Any) -> Any:
     return value if getattr(type(value), "__eq__") is object.__eq__ else copied(value)
 
 
-def _step_apart(optimizer: Optimizer, params: List[Tensor], group: Options) -> None:
+def _apart(optimizer: Optimizer, params: List[Tensor], group: Options, act: Act) -> Options:
     """As tiles are stepped: one after the other, with their state and the options of their group as
-    it is, by an optimizer that has had others."""
+    it is, by an optimizer that has had others. Return: as acted()."""
     states = dict(optimizer.state)
+    changes = []
     for param in params:
-        step_one(optimizer, param, states.get(param), group)
+        changes.append(act_on_one(optimizer, param, states.get(param), group, act))
         states[param] = optimizer.state.get(param, {})
     optimizer.state.clear()
     optimizer.state.update(states)
+    return one_of(changes)
 
 
-def step_one(optimizer: Optimizer, param: Tensor, state: Optional[Options], group: Options) -> None:
-    """A step of a parameter alone, with this state; None: with what the optimizer has for it."""
+def one_of(changes: Sequence[Options]) -> Options:
+    """What steps have made of the same options.
+
+    :raises Refused: not the same
+    """
+    names = {name for each in changes for name in each
+             if not same(each[name], changes[0].get(name, _ABSENT))}
+    names.update(name for each in changes for name in changes[0].keys() - each.keys())
+    if names:
+        raise Refused("it changes its param_groups as it steps, by what it steps: "
+                      + ", ".join(sorted(names)))
+    return changes[0]
+
+
+def act_on_one(optimizer: Optimizer, param: Tensor, state: Optional[Options], group: Options,
+               act: Act) -> Options:
+    """With a parameter alone, with this state; None: with what the optimizer has for it. Return: as
+    acted()."""
     forced = {name: False for name in _ARITHMETIC if name in optimizer.defaults}
     state = optimizer.state.get(param) if state is None else state
-    optimizer.param_groups = [{**group, **forced, "params": [param]}]
+    optimizer.param_groups = [{**own_of(group), **forced, "params": [param]}]
     optimizer.state.clear()
     if state is not None:
         optimizer.state[param] = state
-    with torch.no_grad(), on_host():
-        step_of(type(optimizer))(optimizer)
+    return acted(optimizer, act)
 
 
 def _state_of(optimizer: Optimizer, params: List[Tensor], path: _Path) -> Tuple[Options, Options]:
@@ -268,8 +469,8 @@ def is_same_on(device: torch.device, optimizer_class: Type[Optimizer], group: Op
     each kind is there. Other numbers may still differ."""
     generator = torch.Generator().manual_seed(_COUNT)
     values, *grads = [drawn(generator, dtype) for _ in range(1 + _STEPS)]
-    here, _ = _run(optimizer_class, group, options, _WHOLE, values, grads)
-    there, _ = _run(optimizer_class, group, options, _WHOLE, values.to(device),
+    here, *_ = _run(optimizer_class, group, options, _WHOLE, values, grads)
+    there, *_ = _run(optimizer_class, group, options, _WHOLE, values.to(device),
                     [grad.to(device) for grad in grads])
     return same(here, there.cpu())
 
@@ -295,7 +496,9 @@ def _prove(optimizer_class: Type[Optimizer], group: Options, options: Options, d
     short = [value[:math.prod(_SHORT)] for value in (values, *grads[:2])]
     _compared(run, [_WHOLE, _Path(lambda whole: [whole[:17], whole[17:]], torch.cat),
                     _shaped(_SHORT)], short[0], short[1:])
+    _compared(run, [_WHOLE, _IN_SHORTEST], values[:_FEW], [grad[:_FEW] for grad in grads])
     states = _compared(run, _paths(generator), values, grads)
+    check_counted(optimizer_class, group, options, [changes for _, _, changes in states])
     of_first = _types_of(states[:1])
     for count, paths in _longer(shapes):
         long = [values.repeat(-(-count // _COUNT))[:count] for values in (values, grads[0])]
@@ -306,7 +509,7 @@ def _prove(optimizer_class: Type[Optimizer], group: Options, options: Options, d
 
 
 def _compared(run: Callable[[_Path, Tensor, List[Tensor]], Any], paths: Sequence[_Path],
-              values: Tensor, grads: List[Tensor]) -> List[Tuple[Options, Options]]:
+              values: Tensor, grads: List[Tensor]) -> List[_State]:
     """The states after each step, which are the same on all paths."""
     first: Any = None
     for path in paths:
@@ -316,12 +519,12 @@ def _compared(run: Callable[[_Path, Tensor, List[Tensor]], Any], paths: Sequence
         elif not same(first, result):
             raise Refused("what it does to an element depends on others, on how many there are, "
                            "or on chance")
-    states: List[Tuple[Options, Options]] = first[1]
+    states: List[_State] = first[1]
     return states
 
 
-def _types_of(states: Sequence[Tuple[Options, Options]]) -> Dict[str, torch.dtype]:
-    return {name: value.dtype for fields, _ in states for name, value in fields.items()}
+def _types_of(states: Sequence[_State]) -> Dict[str, torch.dtype]:
+    return {name: value.dtype for fields, *_ in states for name, value in fields.items()}
 
 
 def _longer(shapes: Sequence[Tuple[int, ...]]) -> Iterator[Tuple[int, List[_Path]]]:

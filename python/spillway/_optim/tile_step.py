@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .elementwise import Options, is_plain, make, on_host, step_of
+from .elementwise import (Act, Options, Refused, changes_in, is_plain, make, on_host, one_of,
+                          options_of, own_of, take_step)
 from .tiles import Field, Piece, Tile, name_of
 
 _log = logging.getLogger("spillway")
@@ -134,7 +135,7 @@ class _Run:
     which is stepped as a whole."""
 
     pieces: List[Piece]
-    grads: List[Tensor]  # of each, flat
+    grads: List[Optional[Tensor]]  # of each, flat; None: of all
     entry: Entry
     flat: Optional[Tensor]  # the parameter, where its and the gradient's own memory are used
     shape: Optional[Tuple[int, ...]] = None
@@ -240,6 +241,28 @@ class Unchanged:
                 "larger one, or parameters of more bits")
 
 
+class Counted:
+    """What classes make of the options of their groups as they step: many count their steps there.
+    Each tile of a step begins with the same options, and makes the same of them."""
+
+    def __init__(self) -> None:
+        self._of_step: Dict[int, Options] = {}
+
+    def note(self, tile: Tile, before: Options, after: Options) -> None:
+        """The options of a tile's group, as a step of it has changed them.
+
+        :raises Refused: otherwise than in another tile; or not to numbers
+        """
+        changes = changes_in(before, after)
+        one_of([self._of_step.setdefault(tile.group, changes), changes])
+
+    def end_step(self) -> Dict[int, Options]:
+        """All tiles have been stepped. Return: what has changed, by group; none of those without a
+        gradient."""
+        of_step, self._of_step = self._of_step, {}
+        return of_step
+
+
 class TileStepper:
     """Steps of tiles.
 
@@ -247,27 +270,31 @@ class TileStepper:
     :param params: all parameters, as pieces number them
     :param device: whose memory the fields are in that step() is given
     :param unchanged: is told of every step
+    :param counted: as well
     """
 
     def __init__(self, classes: Sequence[OfGroup], params: Sequence[Tensor],
-                 device: torch.device = HOST, unchanged: Optional[Unchanged] = None) -> None:
+                 device: torch.device = HOST, unchanged: Optional[Unchanged] = None,
+                 counted: Optional[Counted] = None) -> None:
         self._unchanged = unchanged or Unchanged()
+        self._counted = counted or Counted()
         self._classes = classes
         self._params = params
         self._device = device
         self._scratch = Scratch(device)
-        self._step = _step
         # Of each class, used again where no parameter is new.
         self._kept: Dict[Type[Optimizer], Optimizer] = {}
 
     def step(self, tile: Tile, views: Dict[str, Tensor], group: Options, entries: Sequence[Entry],
-             pieces: Sequence[Piece], gradient: Callable[[Piece], Tensor]) -> Dict[int, Entry]:
+             pieces: Sequence[Piece], gradient: Callable[[Piece], Optional[Tensor]],
+             act: Act = take_step) -> Dict[int, Entry]:
         """One step of the pieces, whose parameters have gradients.
 
         :param views: the tile's fields; a master must have been filled in
         :param group: the options of the tile's group, as they are now
         :param entries: of all parameters, before this step
         :param gradient: of a piece, flat, of any type and anywhere
+        :param act: what is to be done, where that is not a step: without gradients
         :return: entries after it, by number of the parameter
         """
         runs = self._runs(tile, entries, pieces, gradient)
@@ -282,7 +309,7 @@ class TileStepper:
                 end = used + run.count
                 self._gather(run, views, grads[used:end], params[used:end])
                 used = end
-        after = self._stepped(tile, views, group, runs)
+        after = self._done(tile, views, group, runs, act)
         for run in runs:
             if not run.direct:
                 self._scatter(run)
@@ -294,7 +321,7 @@ class TileStepper:
         return next((field.dtype for field in tile.fields if field.name == MASTER), tile.dtype)
 
     def _runs(self, tile: Tile, entries: Sequence[Entry], pieces: Sequence[Piece],
-              gradient: Callable[[Piece], Tensor]) -> List[_Run]:
+              gradient: Callable[[Piece], Optional[Tensor]]) -> List[_Run]:
         has_master = any(field.name == MASTER for field in tile.fields)
         runs: List[_Run] = []
         for piece in pieces:
@@ -303,7 +330,8 @@ class TileStepper:
             grad = gradient(piece)
             flat = None
             if (not has_master and (piece.stop - piece.start >= _DIRECT_COUNT or tile.shape)
-                    and grad.device == self._device and grad.dtype == param.dtype):
+                    and (grad is None or (grad.device == self._device
+                                          and grad.dtype == param.dtype))):
                 flat = flat_of(param, self._device)
             last = runs[-1] if runs else None
             if (last is not None and flat is None and not last.direct and last.end == piece.offset
@@ -318,24 +346,26 @@ class TileStepper:
         piece, = run.pieces
         assert run.flat is not None
         run.param = run.shaped(run.flat[piece.start:piece.stop])
-        run.param.grad = run.shaped(run.grads[0])
+        grad, = run.grads
+        run.param.grad = None if grad is None else run.shaped(grad)
 
     def _gather(self, run: _Run, views: Dict[str, Tensor], grad: Tensor, param: Tensor) -> None:
         for piece, found in zip(run.pieces, run.grads):
             at = slice(piece.offset - run.begin, piece.end - run.begin)
-            grad[at].copy_(found)
+            if found is not None:
+                grad[at].copy_(found)
             if MASTER not in views:
                 read_piece(self._params[piece.parameter], piece, param[at])
         run.param = run.of(views[MASTER]) if MASTER in views else run.shaped(param)
-        run.param.grad = run.shaped(grad)
+        run.param.grad = None if run.grads[0] is None else run.shaped(grad)
 
     def _scatter(self, run: _Run) -> None:
         for piece in run.pieces:
             at = slice(piece.offset - run.begin, piece.end - run.begin)
             write_piece(self._params[piece.parameter], piece, run.param.view(-1)[at])
 
-    def _stepped(self, tile: Tile, views: Dict[str, Tensor], group: Options,
-                 runs: List[_Run]) -> Dict[int, Entry]:
+    def _done(self, tile: Tile, views: Dict[str, Tensor], group: Options, runs: List[_Run],
+              act: Act) -> Dict[int, Entry]:
         params = [run.param for run in runs]
         optimizer_class, options = self._classes[tile.group]
         inner = self._kept.get(optimizer_class)
@@ -344,9 +374,10 @@ class TileStepper:
             # parameters alone.
             inner = make(optimizer_class, params, group, options)
         else:
-            forced = {name: False for name in ("foreach", "fused") if name in inner.defaults}
-            inner.param_groups = [{**group, **forced, "params": params}]
             inner.state.clear()
+        # Of a new one as well: some begin to count when they are constructed.
+        forced = {name: False for name in ("foreach", "fused") if name in inner.defaults}
+        inner.param_groups = [{**own_of(group), **forced, "params": params}]
         fields = {field.name: field for field in tile.fields}
         for run in runs:
             if run.entry is not None:
@@ -356,11 +387,14 @@ class TileStepper:
                     for name, value in run.entry.items()
                 }
         homes = [param.detach() for param in params]
-        with self._unchanged.look(params), on_host():
-            self._step(inner)
+        before = own_of(inner.param_groups[0])
+        looking = self._unchanged.look(params) if act is take_step else contextlib.nullcontext()
+        with looking, on_host():
+            act(inner)
             for param, home in zip(params, homes):
                 if param.data_ptr() != home.data_ptr():  # the class has set param.data
                     home.copy_(param)
+        self._note(tile, before, inner)
         after: Dict[int, Entry] = {}
         for run in runs:
             entry = _taken_over(optimizer_class, fields, run, views,
@@ -371,9 +405,16 @@ class TileStepper:
         self._kept[optimizer_class] = inner
         return after
 
-
-def _step(inner: Optimizer) -> None:
-    step_of(type(inner))(inner)
+    def _note(self, tile: Tile, before: Options, inner: Optimizer) -> None:
+        """:raises RuntimeError: a step has changed its group otherwise than it did when it was
+        tried"""
+        try:
+            self._counted.note(tile, before, options_of(inner.param_groups[0]))
+        except Refused as refused:
+            name = type(inner).__name__
+            raise RuntimeError(
+                f"{name} has not stepped as it did when it was tried: {refused}. Return to the "
+                f"last commit, and use {name} itself, in memory") from None
 
 
 def _taken_over(optimizer_class: Type[Optimizer], fields: Dict[str, Field], run: _Run,

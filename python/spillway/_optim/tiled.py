@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .._core.library import SpillwayError
-from .elementwise import Options
+from .elementwise import Act, Options
 from .interleaved import Interleaved
 from .masters import Masters, master_is_compact, master_of
 from .records import Records, Taken
@@ -240,6 +240,36 @@ class Tiled:
             if inside:
                 self.end_use("a step", error)
             raise
+        return after
+
+    def turn(self, groups: Sequence[Options], act: Act, numbers: AbstractSet[int]) -> None:
+        """Classes turn the parameters that have state into others, or back.
+
+        :param numbers: of their groups
+        :raises SpillwayError: a drive failed: some are turned, so this state is of no use any more
+        """
+        self.check_whole()
+        after: Dict[int, Entry] = {}
+        tiles = [tile for tile in self.records.layout.tiles if tile.group in numbers
+                 and any(self.entries[piece.parameter] is not None for piece in tile.pieces)]
+        try:
+            self.records.begin_pass(tiles)
+            for tile in tiles:
+                after.update(self._turn_tile(tile, groups[tile.group], act))
+        except BaseException as error:
+            self.end_use("train() or eval()", error)
+            raise
+        for number, entry in after.items():
+            self.entries[number] = entry
+
+    def _turn_tile(self, tile: Tile, group: Options, act: Act) -> Dict[int, Entry]:
+        pieces = [piece for piece in tile.pieces if self.entries[piece.parameter] is not None]
+        with self.records.taken(tile) as taken:
+            taken.changed = True
+            views = self._masters.views(tile, taken)
+            after = self._stepper.step(tile, views, group, self.entries, pieces, lambda _: None,
+                                       act)
+            self._masters.keep(tile, taken, views, pieces)
         return after
 
     def end_use(self, what: str, error: BaseException) -> None:

@@ -16,12 +16,17 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .elementwise import (Options, Refused, check_made, copied, drawn, is_plain, kept, make,
-                          on_host, options_of, probe, same, step_of, step_one)
+from .elementwise import (EVAL, STEPS_BEFORE, TRAIN, InItself, Options, Refused, act_on_one, acted,
+                          changes_without_gradients, check_counted, check_made, check_turned,
+                          copied, drawn, is_plain, lower_rate, make, one_of, probe, same, take_step,
+                          turns)
 from .tiles import Field, Wholes, name_of
 
 Shape = Tuple[int, ...]
 _States = List[Dict[str, Any]]
+# Parameters, the states after each step, what each step has made of the group's options, and what
+# the parameters were turned into.
+_Tried = Tuple[List[Tensor], List[_States], List[Options], Any]
 
 # RAdam changes its rule at its sixth step; others keep something from their second on.
 _STEPS = 8
@@ -59,6 +64,11 @@ def _state_of(optimizer: Optimizer, param: Tensor) -> Dict[str, Any]:
     return state
 
 
+def _copy_of(state: Optional[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
+    return state and {name: value.clone() if isinstance(value, Tensor) else value
+                      for name, value in state.items()}
+
+
 class _Trial:
     """Steps of parameters with these values.
 
@@ -77,45 +87,71 @@ class _Trial:
                 param.grad = None if grad is None else grad.clone()
             yield params, grads
 
-    def together(self) -> Tuple[List[Tensor], List[_States]]:
-        """(parameters, the states after each step), of all in one list"""
+    def together(self) -> _Tried:
+        """Of all in one list."""
         optimizer: Optional[Optimizer] = None
+        itself: Optional[InItself] = None
         group = {name: copied(value) for name, value in self._group.items()}
         states: List[_States] = []
+        changes: List[Options] = []
         params: List[Tensor] = []
-        before: Options = {}
         for params, _ in self._given():
-            if optimizer is None:
+            if optimizer is None or itself is None:
                 optimizer = make(self._class, params, group, self._options)
-                before = kept(options_of(optimizer.param_groups[0]))
-            with torch.no_grad(), on_host():
-                step_of(self._class)(optimizer)
+                itself = InItself(optimizer)
+                if turns(self._class):
+                    acted(optimizer, TRAIN)
+                    itself.check()
+            if len(states) == STEPS_BEFORE:
+                lower_rate(optimizer.param_groups[0])
+            changes.append(acted(optimizer, take_step))
+            itself.check(to_begin=not states)
             states.append([_state_of(optimizer, param) for param in params])
-            if not same(before, options_of(optimizer.param_groups[0])):
-                raise Refused("it changes its param_groups as it steps")
-        return params, states
+        turned = []
+        assert optimizer is not None
+        for turn in (EVAL, TRAIN) if turns(self._class) else ():
+            turned.append((acted(optimizer, turn), [param.clone() for param in params]))
+        check_turned(turned)
+        return params, states, changes, turned
 
-    def apart(self) -> Tuple[List[Tensor], List[_States]]:
+    def apart(self) -> _Tried:
         """The same of each by itself, as records are stepped: with the state that it had, by an
         optimizer that has had others."""
         optimizer: Optional[Optimizer] = None
         group = {name: copied(value) for name, value in self._group.items()}
         now: List[Optional[Dict[str, Any]]] = [None for _ in self._values]
         states: List[_States] = []
+        changes: List[Options] = []
         params: List[Tensor] = []
+        if turns(self._class):
+            group.update(changes_without_gradients(self._class, group, self._options, TRAIN))
         for params, grads in self._given():
+            of_step = []
+            if len(states) == STEPS_BEFORE:
+                lower_rate(group)
+                optimizer = None  # is made again, as after a commit was resumed
             for number, param in enumerate(params):
                 if grads[number] is None:
                     continue
                 state = now[number]
                 if optimizer is None or state is None:
                     optimizer = make(self._class, [param], group, self._options)
-                step_one(optimizer, param, None if state is None else {
-                    name: value.clone() if isinstance(value, Tensor) else value
-                    for name, value in state.items()}, group)
+                of_step.append(act_on_one(optimizer, param, _copy_of(state), group, take_step))
                 now[number] = _state_of(optimizer, param)
             states.append([state or {} for state in now])
-        return params, states
+            changes.append(one_of(of_step))
+            group.update(changes[-1])
+        turned = []
+        assert optimizer is not None
+        for turn in (EVAL, TRAIN) if turns(self._class) else ():
+            change = one_of([act_on_one(optimizer, param, _copy_of(state or {}), group, turn)
+                             for param, state in zip(params, now)])
+            group.update(change)
+            turned.append((change, [param.clone() for param in params]))
+        return params, states, changes, turned
+
+    def check_counted(self, changes: Sequence[Options]) -> None:
+        check_counted(self._class, self._group, self._options, changes)
 
 
 def _kinds(state: Dict[str, Any]) -> Dict[str, Any]:
@@ -126,10 +162,12 @@ def _kinds(state: Dict[str, Any]) -> Dict[str, Any]:
 
 def _compared(trial: _Trial) -> List[_States]:
     """:raises Refused: a parameter's step depends on the others"""
-    params, states = trial.together()
-    if not same([params, states], list(trial.apart())):
+    together = trial.together()
+    states = together[1]
+    if not same(together, trial.apart()):
         raise Refused("what it does to a parameter depends on the others, or on chance: it needs "
                       "several at once")
+    trial.check_counted(together[2])
     first = [_kinds(state) for state in states[0]]
     for after in states:
         for before, state in zip(first, after):
