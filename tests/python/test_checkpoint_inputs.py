@@ -197,6 +197,24 @@ def test_an_input_of_all_layers(store):
     assert_same_run(crossed(), spilled)
 
 
+GIVEN = {
+    "positional": lambda attention, x: checkpoint(attention, x, x, x, use_reentrant=False),
+    "by name": lambda attention, x: checkpoint(attention, x, key=x, value=x, use_reentrant=False),
+    "partial": lambda attention, x: checkpoint(functools.partial(attention, key=x, value=x), x,
+                                               use_reentrant=False),
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+def test_an_input_that_is_given_several_times(store, name):
+    """Attention with itself computes otherwise than with another tensor of the same elements."""
+    def call(layer, x):
+        x = x[:, None]
+        return layer(GIVEN[name](nn.MultiheadAttention(WIDTH, 2), x)[0][:, 0])
+
+    same_as_plain(call, store)
+
+
 def test_an_error_in_a_checkpoint(store):
     """It is the program's own, and training goes on."""
     def failing(x):
@@ -231,6 +249,12 @@ def tagged(layer, x):
     return checkpoint(lambda x: layer(x * x.factor), x=x, use_reentrant=False)
 
 
+def tagged_first(layer, x):
+    x = x * 1
+    x.factor = 0.5
+    return checkpoint(lambda x: layer(x * x.factor), x, use_reentrant=False)
+
+
 def sparse(layer, x):
     return checkpoint(lambda x: layer(x.to_dense()), x=x.to_sparse(), use_reentrant=False)
 
@@ -248,8 +272,8 @@ def beside_jvp(layer, x):
     return CALLS["keyword"](layer, x * 1)
 
 
-@pytest.mark.parametrize("call", [tagged, sparse, in_place, beside_jvp],
-                         ids=["tagged", "sparse", "in place", "beside jvp"])
+@pytest.mark.parametrize("call", [tagged, tagged_first, sparse, in_place, beside_jvp],
+                         ids=["tagged", "tagged first", "sparse", "in place", "beside jvp"])
 def test_programs_that_saving_would_break(store, call):
     same_as_plain(call, store)
 

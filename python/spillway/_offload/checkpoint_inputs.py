@@ -11,16 +11,18 @@ then. So it is saved when the next checkpoint begins, and only if nothing else r
 """
 from __future__ import annotations
 
+import collections
 import functools
 import inspect
 import sys
 import threading
 import weakref
-from typing import Any, Callable, Dict, Iterator, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, Optional, Set, Tuple
 
 import torch
 from torch import Tensor
 
+from .._core.scopes import tensors_in
 from .._core.torch_compat import is_compiling, storage_uses, unseen_by_modes
 
 _NAME = "_checkpoint_without_reentrant_generator"
@@ -212,19 +214,33 @@ def _devices(values: Any) -> Iterator[Tensor]:
     return (part.detach().new_empty(0) for part in found.values())
 
 
+def _known_in(function: Any, args: Any, keywords: Dict[str, Any]) -> Set[int]:
+    """Tensors that the function may know again, by identity: those that it gets twice, as
+    attention does with itself, and those to which a program gave attributes. The checkpoint would
+    get another tensor for each that it saves."""
+    partial = (function.args, function.keywords) if type(function) is functools.partial else ()
+    given = args, keywords, partial
+    counts = collections.Counter(map(id, tensors_in(given)))
+    return {id(each) for each in tensors_in(args)
+            if counts[id(each)] > 1 or type(each) is Tensor and each.__dict__}
+
+
 class _Call:
     """A function and its arguments, without the activations among them. Called with the positional
     arguments that the checkpoint keeps, it calls the function with all."""
 
     def __init__(self, function: Any, args: Any, keywords: Dict[str, Any]) -> None:
         self._function = _take(function)
-        # Positional tensors the checkpoint saves itself.
-        taken = [arg if isinstance(arg, Tensor) else _take(arg) for arg in args]
+        known = _known_in(function, args, keywords)
+        # Other positional tensors the checkpoint saves itself.
+        taken = [arg if isinstance(arg, Tensor) and id(arg) not in known else _take(arg)
+                 for arg in args]
+        own = [part is arg and id(arg) not in known for part, arg in zip(taken, args)]
         self._keywords = {key: _take(value) for key, value in keywords.items()}
-        self._args = [None if part is arg else part for part, arg in zip(taken, args)]
-        self.positional = [arg if part is arg else None for part, arg in zip(taken, args)]
-        self.positional += _devices([arg for part, arg in zip(taken, args) if part is not arg])
-        self.holds = not (self._function is function and _same(taken, args)
+        self._args = [None if is_own else part for is_own, part in zip(own, taken)]
+        self.positional = [arg if is_own else None for is_own, arg in zip(own, args)]
+        self.positional += _devices([arg for is_own, arg in zip(own, args) if not is_own])
+        self.holds = not (self._function is function and all(own)
                           and _same(self._keywords.values(), keywords.values()))
 
     def __call__(self, *kept: Any) -> Any:
