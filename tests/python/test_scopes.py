@@ -555,6 +555,23 @@ def test_same_with_arguments_in_all_places():
     check_same(Arguments)
 
 
+def test_same_with_one_argument_several_times():
+    """As attention with itself, which looks whether it is."""
+    class Attending(Model):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.ModuleList([nn.MultiheadAttention(WIDTH, 2)])
+
+        def forward(self, x):
+            x = super().forward(x)
+            for each in self.attention:
+                rows = x[:, None]
+                x = x + each(rows, rows, rows, need_weights=False)[0][:, 0]
+            return x
+
+    assert "attention.0" not in reasons(check_same(Attending))
+
+
 def test_same_with_evaluation_in_between():
     def loss_of(model, x):
         loss = model(x).square().mean()

@@ -84,14 +84,23 @@ def _element() -> Tensor:
         return torch.empty(1, dtype=torch.uint8, device="cpu")
 
 
-def _mapped(thing: Any, kind: Any, change: Callable[[Any], Any]) -> Any:
-    """A copy of nested tuples, lists and dicts with each thing of a kind changed."""
+def _mapped(thing: Any, kind: Any, change: Callable[[Any], Any],
+            changed: Optional[Dict[int, Any]] = None) -> Any:
+    """A copy of nested tuples, lists and dicts with each thing of a kind changed. One that is there
+    several times is changed once: attention computes otherwise with a tensor and another one of the
+    same elements than with itself.
+
+    :param changed: what has been, by identity
+    """
+    changed = {} if changed is None else changed
     if isinstance(thing, kind):
-        return change(thing)
+        if id(thing) not in changed:
+            changed[id(thing)] = change(thing)
+        return changed[id(thing)]
     if type(thing) in (tuple, list):
-        return type(thing)(_mapped(item, kind, change) for item in thing)
+        return type(thing)(_mapped(item, kind, change, changed) for item in thing)
     if type(thing) is dict:
-        return {key: _mapped(item, kind, change) for key, item in thing.items()}
+        return {key: _mapped(item, kind, change, changed) for key, item in thing.items()}
     return thing
 
 
