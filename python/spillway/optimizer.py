@@ -17,6 +17,7 @@ how much memory it takes and how many bytes a step moves.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import functools
 import itertools
@@ -98,6 +99,19 @@ class _Have(NamedTuple):
     number: int
     rank: Tuple[int, int]
     run: Optional[str]
+
+
+@dataclasses.dataclass
+class _Now:
+    """What changes while an optimizer is used. What wraps one for a program, as Lightning and its
+    Fabric do, calls methods of the class with attributes of its own or copied ones: this is the
+    same object there."""
+
+    steps: int = 0  # made
+    begun: bool = False  # the records are declared, and groups are what they are
+    resumed: bool = False
+    committed: bool = False  # by this optimizer
+    run: Optional[str] = None  # of its commits
 
 
 def _check_same(all_have: Sequence[Optional[_Have]]) -> None:
@@ -207,7 +221,7 @@ class Optimizer(torch.optim.Optimizer):
         self.optimizer_class = optimizer_class
         self.commit_every = commit_every
         self.commit_extra = commit_extra
-        self.steps = 0  # made
+        self._now = _Now()
         self._options = options
         self._store = store
         self._memory = memory
@@ -231,11 +245,8 @@ class Optimizer(torch.optim.Optimizer):
         self._departures: Optional[Departures] = None
         self._opened: List[Tensor] = []  # the parameters that the records are of
         self._values = Values(())  # and where their values are
-        self._begun = False  # the records are declared, and groups are what they are
         self._ranks = ranks
         self._commits = None if ranks is None else CommonCommits(ranks, self._release_kept)
-        self._resumed = self._committed = False  # by this optimizer
-        self._run: Optional[str] = None  # of its commits
         self._own: Optional[Checkpoint] = None  # what the store has, and is to be resumed
         self._others: Optional[AllRanks] = None  # the same of all ranks that made it
         self._shared: List[Tuple[int, int]] = []  # parameters that have elements in common
@@ -258,6 +269,15 @@ class Optimizer(torch.optim.Optimizer):
                       f"{library.bytes_text(layout.memory_bytes)} of memory")
         return super().__repr__().replace("Optimizer", words, 1)
 
+    @property
+    def steps(self) -> int:
+        """Made."""
+        return self._now.steps
+
+    @steps.setter
+    def steps(self, count: int) -> None:
+        self._now.steps = count
+
     # ---- Parameters and records ------------------------------------------------------------------
 
     @normal_mode()
@@ -266,7 +286,7 @@ class Optimizer(torch.optim.Optimizer):
 
         :raises RuntimeError: the optimizer has begun: its records are what they are
         """
-        if self._begun:
+        if self._now.begun:
             raise RuntimeError(
                 "parameters cannot be added after the first step, nor after resume(), commit() or "
                 "state_dict(): records on drives are declared once. Make the optimizer with all of "
@@ -559,7 +579,7 @@ class Optimizer(torch.optim.Optimizer):
         :raises SpillwayError: EEXIST the store has a commit that was not resumed; and as
             Records.attach()
         """
-        if not self._begun and not self._named_objects().items() <= self._objects.items():
+        if not self._now.begun and not self._named_objects().items() <= self._objects.items():
             raise RuntimeError("parameters have gone to drives since the optimizer was made: make "
                                "it after offload(parameters=True)")
         if to_check:
@@ -574,7 +594,7 @@ class Optimizer(torch.optim.Optimizer):
             raise RuntimeError("a backward pass has stepped parameters, and no step() has ended "
                                "it: call that first")
         self._tiled.records.attach(empty)
-        self._begun = True
+        self._now.begun = True
         if self._tiled.records.resumable and not to_resume:
             raise SpillwayError(
                 errno.EEXIST,
@@ -851,13 +871,13 @@ class Optimizer(torch.optim.Optimizer):
         _check_flag("keep_previous", keep_previous)
         if self._commits is None:
             if world()[1] == 1:  # else each is for itself
-                self._run = self._run or secrets.token_hex(8)
+                self._now.run = self._now.run or secrets.token_hex(8)
             return self._commit(step, extra, keep_previous)
         if keep_previous:
             raise ValueError("processes that commit together keep the commit before by themselves: "
                              "leave keep_previous out, or give the optimizer process_group=None")
-        if self._run is None and not self._commits.ranks.in_doubt:
-            self._run = self._commits.ranks.gather(secrets.token_hex(8))[0]
+        if self._now.run is None and not self._commits.ranks.in_doubt:
+            self._now.run = self._commits.ranks.gather(secrets.token_hex(8))[0]
         return self._commits.commit(lambda: self._commit(step, extra, True))
 
     def _commit(self, step: Optional[int], extra: Any, keep_previous: bool) -> int:
@@ -870,7 +890,7 @@ class Optimizer(torch.optim.Optimizer):
         number = self.steps if step is None else library.number("step", step, 63)
         content = encoded(Checkpoint(self._class_name, self.steps, self._rank,
                                      self._group_options(), tiled.entries, random_state(), extra,
-                                     self._names, self._rows(), self._run))
+                                     self._names, self._rows(), self._now.run))
         with normal_mode():
             changed = tiled.save_parameters()
             self._settle(tiled)
@@ -881,12 +901,12 @@ class Optimizer(torch.optim.Optimizer):
                          number, changed[0], f" and {len(changed) - 1} more parts were"
                          if len(changed) > 1 else " was")
         state = tiled.records.state
-        if (self._ranks is not None and number > FIRST and not self._committed
+        if (self._ranks is not None and number > FIRST and not self._now.committed
                 and state.attached is None):  # R2
             state.commit(FIRST, content)
-            self._committed = True
+            self._now.committed = True
         state.commit(number, content, keep_previous)
-        self._committed = True
+        self._now.committed = True
         return number
 
     def _settle(self, tiled: Tiled) -> None:
@@ -956,16 +976,16 @@ class Optimizer(torch.optim.Optimizer):
 
     def _look(self) -> Optional[_Have]:
         """What the store has, if anything. Changes nothing."""
-        if self.steps or self._resumed:
+        if self.steps or self._now.resumed:
             raise RuntimeError("resume() comes once, before the first step: this optimizer has "
                                f"made {self.steps}")
         assert self._tiled is not None
         self._own = None
         state = self._tiled.records.state
         info = self._store.committed
-        if info is None or (self._begun and not self._tiled.records.resumable):
+        if info is None or (self._now.begun and not self._tiled.records.resumable):
             return None
-        self._own = decoded(state.extra() if self._begun else committed_extra(self._store))
+        self._own = decoded(state.extra() if self._now.begun else committed_extra(self._store))
         rank = self._own.rank
         return _Have(self._own.step, info.number, self._rank if rank == world() else rank,
                      self._own.run)
@@ -1089,7 +1109,7 @@ class Optimizer(torch.optim.Optimizer):
             set_random_state(self._own.random)
         elif random:
             _log.info("the commit has no rank %d: random states are as they were", self._rank[0])
-        tiled.records.resumable, self._resumed = False, True
+        tiled.records.resumable, self._now.resumed = False, True
         return Resumed(checkpoint.step, checkpoint.extra)
 
     @property

@@ -50,6 +50,33 @@ def committed(drives, **options):
         return ours, optimizer.stats()
 
 
+def wrapped(optimizer, copies):
+    """As Lightning gives it to a program: its own class, but another step(); and other attributes,
+    which are copies or ask for those of the optimizer."""
+    own = {"step": lambda self, closure=None: optimizer.step(closure)}
+    if not copies:
+        own["__getattr__"] = lambda self, name: getattr(optimizer, name)
+    cls = type("Wrapped", (type(optimizer),), own)
+    wrapper = cls.__new__(cls)
+    if copies:
+        wrapper.__dict__.update(optimizer.__dict__)
+    return wrapper
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_a_wrapper_commits_the_steps_that_were_made(formatted, copies):
+    for begin in (0, 3):
+        params = parameters()
+        with opened(formatted) as store:
+            optimizer = wrapped(over(store, params), copies)
+            resumed = optimizer.resume()
+            assert (resumed.step if resumed else 0) == begin
+            for step in range(begin, begin + 3):
+                give_grads(params)
+                optimizer.step()
+                assert optimizer.commit() == step + 1
+
+
 def test_what_was_resumed_once_is_not_there_again(formatted):
     """The message says what to do."""
     committed(formatted)
