@@ -10,7 +10,7 @@ import os
 import pickle
 import random
 import sys
-from typing import List
+from typing import List, NamedTuple
 
 import pytest
 import torch
@@ -389,6 +389,92 @@ def test_transforms_of_functions_of_parameters(tight):
     with tight[1]:
         loss_of(tight[0], 1).backward()
     assert absent(tight[0])
+
+
+def bring_in_others(model, *params):
+    """So that these parameters are on the drives alone."""
+    for other in model.parameters():
+        if all(other is not param for param in params):
+            other.sum()
+    assert all(place_in(param).state == ABSENT for param in params)
+
+
+class Several(list):
+    pass
+
+
+class Pair(NamedTuple):
+    one: torch.Tensor
+    other: torch.Tensor
+
+
+@needs
+@pytest.mark.parametrize("kind", [Several, Pair._make], ids=["list", "tuple"])
+def test_containers_of_a_class_of_their_own(tight, kind):
+    """As torch.fx and named tuples are."""
+    weights, others = ([block.up.weight for block in model.blocks[:2]]
+                       for model in (tight[0], made()))
+    bring_in_others(tight[0], *weights)
+    assert torch.equal(torch.cat(kind(weights)), torch.cat(kind(others)))
+
+
+@needs
+@pytest.mark.skipif(not hasattr(torch, "jagged"), reason="this PyTorch has no jagged tensors")
+def test_jagged_tensors_and_parameters(tight):
+    """Their class is asked before that of a parameter after them."""
+    found = []
+    for model in (tight[0], made()):
+        with tight[1] if model is tight[0] else contextlib.nullcontext():
+            x = torch.nested.nested_tensor([torch.ones(3, WIDTH), torch.ones(5, WIDTH)],
+                                           layout=torch.jagged)
+            for block in model.blocks:
+                x = block.down(F.gelu(block.up(x)))
+            loss = x.values().pow(2).sum()
+            loss.backward()
+        found.append([loss.detach(), *gradients_of(model)])
+    assert equal(*found)
+    assert absent(tight[0])
+
+
+class Doubled(torch.Tensor):
+    """A linear layer makes twice as much of it."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        result = super().__torch_function__(func, types, args, kwargs)
+        return result * 2 if func is F.linear and result is not NotImplemented else result
+
+
+@needs
+def test_classes_of_other_arguments_are_asked(tight):
+    x = torch.ones(3, WIDTH).as_subclass(Doubled)
+    one, other = (model.blocks[0].up(x) for model in (tight[0], made()))
+    assert type(one) is type(other) is Doubled
+    assert torch.equal(one.as_subclass(torch.Tensor), other.as_subclass(torch.Tensor))
+
+
+@needs
+def test_gradients_of_parameters_that_are_not_used(tight):
+    found = []
+    for model in (tight[0], made()):
+        with tight[1] if model is tight[0] else contextlib.nullcontext():
+            loss = model.blocks[0].up(torch.ones(2, WIDTH)).pow(2).sum()
+            found.append(list(torch.autograd.grad(loss, list(model.parameters()),
+                                                  materialize_grads=True)))
+    assert equal(*found)
+
+
+@needs
+def test_memory_that_is_exported_stays(tight):
+    """By DLPack: who gets it does not count among those who have the parameter's memory."""
+    ours, off = tight
+    weight = ours.blocks[0].up.weight.requires_grad_(False)
+    other = torch.from_dlpack(weight)
+    for step in range(2):
+        with off:
+            loss_of(ours, step).backward()
+    assert place_in(weight).state == RESIDENT and absent(ours)
+    assert torch.equal(other, made().blocks[0].up.weight)
 
 
 @needs

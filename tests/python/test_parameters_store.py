@@ -12,6 +12,7 @@ import time
 
 import pytest
 import torch
+from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 import spillway
@@ -540,3 +541,31 @@ def test_two_ranks(folder, parallel):
         assert first[rank][0] + second[rank][0] == plain[rank][0]
         for mine, yours in zip(second[rank][1], plain[rank][1]):
             assert torch.equal(mine, yours)
+
+
+@pytest.mark.skipif(not hasattr(distributed.distributed_c10d, "has_torch_function"),
+                    reason="collectives of this PyTorch ask no class")
+def test_a_collective_that_is_waited_for_later(folder):
+    """It has the memory of the parameters until then."""
+    drives = make_store(folder, 2, 96 << 20, "ranks", partitions=2)
+
+    def reduced(rank):
+        model, others = made(dropout=0.0, layers=2), distributed.new_group([0, 1])
+        with opened(drives, partition=rank) as store, torch.no_grad():
+            off = on_drives(store, model)
+            if rank == 1:  # the other's are under way, and others have come in their place
+                distributed.barrier(others)
+            works = [distributed.all_reduce(param, async_op=True) for param in model.parameters()]
+            for param in model.parameters():
+                param.sum()
+            if rank == 0:
+                distributed.barrier(others)
+            for work in works:
+                work.wait()
+            del works
+            off.parameters_to_memory()
+            return [param.clone() for param in model.parameters()]
+
+    plain = [2 * param for param in made(dropout=0.0, layers=2).parameters()]
+    for found in together(folder, reduced):
+        assert all(map(torch.equal, found, plain))

@@ -9,6 +9,7 @@ by another one, between steps, or by an optimizer of PyTorch.
 from __future__ import annotations
 
 import collections
+import functools
 import inspect
 import sys
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple, Union
@@ -84,9 +85,13 @@ class OnDrives(nn.Parameter):
                 return func(*args, **kwargs)
         if func is torch.autograd.grad:
             return _grad(*args, **kwargs)
+        if _goes_on(func):
+            return func(*_as_views(args), **_as_views(kwargs))
         if makes_parameter(func):
             return _alias(_run(func, args, kwargs, gathered(args, kwargs)))
-        return _run(func, args, kwargs, gathered(args, kwargs))
+        others = tuple(each for each in types if not each.__module__.startswith("spillway."))
+        return _run(func, args, kwargs, gathered(args, kwargs),
+                    functools.partial(_asked, others, func) if others else None)
 
     def __deepcopy__(self, memo: Dict[int, Any]) -> Any:
         if id(self) not in memo:
@@ -112,7 +117,8 @@ def as_parameter(tensor: Any) -> None:
         tensor.__dict__.pop("_is_param", None)
 
 
-def _grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+def _grad(outputs: Any, inputs: Any, *args: Any, materialize_grads: bool = False,
+          **kwargs: Any) -> Any:
     """Call torch.autograd.grad() with gradient edges instead of parameters: it may recompute
     modules, which must not run inside a function of the parameters."""
     def edge(thing: Any) -> Any:
@@ -120,8 +126,40 @@ def _grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             return torch.autograd.graph.get_gradient_edge(thing)
         return thing
 
-    inputs = tuple(map(edge, inputs)) if isinstance(inputs, (tuple, list)) else edge(inputs)
-    return torch.autograd.grad(outputs, inputs, *args, **kwargs)
+    inputs = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    found = torch.autograd.grad(outputs, tuple(map(edge, inputs)), *args, **kwargs)
+    if not materialize_grads:
+        return found
+    zeros = functools.partial(torch.zeros_like, requires_grad=kwargs.get("create_graph", False))
+    return tuple(zeros(one) if grad is None else grad for grad, one in zip(found, inputs))
+
+
+def _goes_on(func: Any) -> bool:
+    """Whether the memory is used after a function has returned: by a collective that is waited for
+    later, or by those who get what DLPack exports."""
+    return (func is Tensor.__dlpack__
+            or getattr(func, "__module__", None) == "torch.distributed.distributed_c10d")
+
+
+def _as_views(thing: Any) -> Any:
+    """What stays in memory for as long as something has it, in place of parameters."""
+    if type(thing) in CLASSES and thing._spillway_place is not None:
+        return thing.detach().requires_grad_(thing.requires_grad)
+    if type(thing) in (tuple, list):
+        return type(thing)(map(_as_views, thing))
+    if type(thing) is dict:
+        return {key: _as_views(item) for key, item in thing.items()}
+    return thing
+
+
+def _asked(others: Tuple[Any, ...], func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call a function by the classes of its other arguments, as PyTorch does where parameters have
+    none of their own."""
+    for each in others:
+        result = each.__torch_function__(func, others, args, kwargs)
+        if result is not NotImplemented:
+            return result
+    return NotImplemented
 
 
 CLASSES.add(OnDrives)
@@ -139,10 +177,10 @@ def _gather(thing: Any, into: List[Any]) -> None:
     if type(thing) in CLASSES:
         if thing._spillway_place is not None:
             into.append(thing)
-    elif type(thing) in (tuple, list):
+    elif isinstance(thing, (tuple, list)):
         for item in thing:
             _gather(item, into)
-    elif type(thing) is dict:
+    elif isinstance(thing, dict):
         for item in thing.values():
             _gather(item, into)
 
@@ -153,14 +191,20 @@ def call_with(func: Any, args: Any, kwargs: Any) -> Any:
     return _run(func, args, kwargs, params) if params else func(*args, **kwargs)
 
 
-def _run(func: Any, args: Any, kwargs: Any, params: List[Any]) -> Any:
-    """Call a function of parameters, while their bytes are in memory."""
+def _run(func: Any, args: Any, kwargs: Any, params: List[Any],
+         ask: Optional[Callable[..., Any]] = None) -> Any:
+    """Call a function of parameters, while their bytes are in memory.
+
+    :param ask: is called instead, with the classes of other arguments in force
+    """
     places: List[Memory] = [param._spillway_place for param in params]
     owners = {place.owner: None for place in places}
     uses: List[Any] = []
     try:
         for owner in owners:
             uses.append(owner.hold(place for place in places if place.owner is owner))
+        if ask is not None:
+            return _saving(ask, args, kwargs, places)
         with without_torch_function():
             return _saving(func, args, kwargs, places)
     finally:

@@ -11,6 +11,9 @@ So a view of the parameter is wrapped, and its bytes stay for as long.
 Modules of PyTorch that have a fast path in evaluation, whose last bits are others, do not take it
 with arguments that have a class of their own, and ask has_torch_function() for that.
 
+Jagged tensors have a class that is asked first, and calls a function without asking that of a
+parameter after them.
+
 Functions of TorchScript are called without asking the classes of their arguments, unlike methods of
 its modules. Its modules ask no class for the bytes of their own parameters. So what it makes a
 module of has ordinary parameters from then on, before tracing runs it."""
@@ -19,12 +22,13 @@ from __future__ import annotations
 import functools
 import logging
 import sys
+import types
 from typing import Any, Callable, List, Tuple
 
 import torch
 
 from .._core.library import bytes_text
-from .offloaded_param import CLASSES, OnDrives, as_parameter, call_with
+from .offloaded_param import CLASSES, OnDrives, _run, as_parameter, call_with, gathered
 
 _log = logging.getLogger("spillway")
 
@@ -39,6 +43,8 @@ def install() -> None:
     _replace(torch.overrides, "has_torch_function", _of_others)
     _replace(torch.jit.ScriptFunction, "__call__", _of_parameters)
     _replace(torch.jit._recursive, "create_script_module", _of_memory)
+    jagged = sys.modules.get("torch.nested._internal.nested_tensor")
+    _replace(getattr(jagged, "NestedTensor", None), "__torch_function__", _of_class)
     for module, name in _WRAPS:
         _replace(sys.modules.get(module), name, _of_view)
 
@@ -46,9 +52,11 @@ def install() -> None:
 def _replace(module: Any, name: str, by: Callable[[Any], Any]) -> None:
     function = getattr(module, name, None)
     if function is not None and not hasattr(function, "is_ours"):
+        of_class = isinstance(function, types.MethodType)
+        function = function.__func__ if of_class else function
         replacement = functools.update_wrapper(by(function), function)
         replacement.is_ours = True  # type: ignore[attr-defined]
-        setattr(module, name, replacement)
+        setattr(module, name, classmethod(replacement) if of_class else replacement)
 
 
 def _is_on_drives(tensor: Any) -> bool:
@@ -111,6 +119,19 @@ def _of_memory(create: Callable[..., Any]) -> Callable[..., Any]:
         return create(nn_module, *args, **kwargs)
 
     return create_script_module
+
+
+def _of_class(ask: Callable[..., Any]) -> Callable[..., Any]:
+    def __torch_function__(cls: Any, func: Any, types: Any, args: Any = (),
+                           kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        params = gathered(args, kwargs)
+        if not params:
+            return ask(cls, func, types, args, kwargs)
+        return _run(func, args, kwargs, params,
+                    lambda *args, **kwargs: ask(cls, func, types, args, kwargs))
+
+    return __torch_function__
 
 
 def _of_view(wrap: Callable[..., Any]) -> Callable[..., Any]:
