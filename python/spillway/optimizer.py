@@ -33,7 +33,7 @@ from torch import Tensor
 
 from ._core import library
 from ._core.library import SpillwayError
-from ._core.tensors import normal_mode, pairs_in_same_memory
+from ._core.tensors import name_of, normal_mode, pairs_in_same_memory
 from ._export.all_ranks import AllRanks, check_same, shapes_of
 from ._grads.backward import SCALED, Departed, DuringBackward
 from ._grads.ddp_buckets import Reducing, check_reduced, reduced_of
@@ -53,11 +53,12 @@ from ._optim.records import Records, StateOnDrives, committed_limits, refuse_sta
 from ._optim.tile_step import (MASTER, Counted, OfGroup, TileStepper, Unchanged, gradient_type,
                                local_of)
 from ._optim.tiled import Tiled, check_gradient
-from ._optim.tiles import Field, Kept, Laid, Tile, Wholes, fields_for, item_bytes, name_of
+from ._optim.tiles import Field, Kept, Laid, Tile, Wholes, fields_for, item_bytes
 from ._optim.whole import is_elementwise, probe_whole
 from ._params.on_device import Values, is_on_device
 from ._params.parameters import Parameters, described, place_in
 from ._params.residency import Place
+from ._values.nested import names_of
 from .state import StateStats, committed_extra
 from .store import Store
 
@@ -621,11 +622,11 @@ class Optimizer(torch.optim.Optimizer):
         tiled = self._tiled
         for number, entry in enumerate([] if tiled is None else tiled.entries):
             if entry is not None and param is None:
-                return list(entry)
+                return list(names_of(entry))
             if entry is not None and param is self._opened[number]:
                 assert tiled is not None
                 masters = tiled.field_shapes()[number].keys() & {MASTER}
-                return [*entry, *(masters - entry.keys())]
+                return [*names_of(entry), *(masters - entry.keys())]
         return None
 
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:  # type: ignore[override]

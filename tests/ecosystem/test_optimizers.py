@@ -17,7 +17,7 @@ pytorch_optimizer = pytest.importorskip("pytorch_optimizer")
 STEPS, BEFORE = 12, 7  # these many are made before the commit that is resumed
 # What they do to an element follows from that alone, or from its parameter.
 SAME = ["ADOPT", "AdaBelief", "AdEMAMix", "Adan", "CAME", "Lion", "QHAdam", "StableAdamW", "Tiger",
-        "Lamb", "ScheduleFreeAdamW"]
+        "AggMo", "Lamb", "SOAP", "ScheduleFreeAdamW"]
 REFUSED = ["DAdaptAdam", "Prodigy"]
 
 

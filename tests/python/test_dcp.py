@@ -21,7 +21,7 @@ import torch.distributed.checkpoint as dcp  # noqa: E402
 from torch.distributed.checkpoint.api import CheckpointException  # noqa: E402
 
 from spillway._export import dcp as dcp_module  # noqa: E402
-from spillway._optim.pack import pack  # noqa: E402
+from spillway._values.pack import pack  # noqa: E402
 from spillway.checkpoint import StoreReader, StoreWriter  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

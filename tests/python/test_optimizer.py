@@ -768,7 +768,7 @@ def test_a_commit_of_another_optimizer_changes_nothing():
 
 
 def test_objects_of_training_come_back_as_they_were():
-    from spillway._optim.pack import pack, unpack
+    from spillway._values.pack import pack, unpack
 
     param = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([param], lr=0.1)
@@ -785,7 +785,7 @@ def test_objects_of_training_come_back_as_they_were():
 
 
 def test_bytes_of_a_commit_are_not_trusted():
-    from spillway._optim.pack import pack, unpack
+    from spillway._values.pack import pack, unpack
 
     content = pack({"a": [1, torch.arange(9), b"abc"], "b": (2.5, "x")})
     source = random.Random(SEED)

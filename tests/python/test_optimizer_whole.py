@@ -74,6 +74,34 @@ class Shampoo(Lamb):
             param.sub_(change.to(param.dtype), alpha=group["lr"] / state["step"])
 
 
+class Sides(Lamb):
+    """As Shampoo, in lists: a matrix for each side but long ones, and averages by their share."""
+
+    @torch.no_grad()
+    def step(self):
+        for group, param, state in self.params():
+            if not state:
+                state["sides"] = [torch.eye(length) if length < 100 else []
+                                  for length in param.shape]
+                state["averages"] = {0.5: torch.zeros_like(param), "slow": (torch.zeros(()), None)}
+                state["turns"] = torch.randn(param.numel(), 2, generator=torch.Generator(
+                ).manual_seed(1)).t() if param.dim() == 2 else None
+            change = param.grad.clone()
+            for side, matrix in enumerate(state["sides"]):
+                if len(matrix):
+                    flat = change.movedim(side, 0).reshape(param.shape[side], -1)
+                    state["sides"][side] = matrix.lerp(flat @ flat.t(), 0.1).t().contiguous().t()
+                    factor = state["sides"][side].diagonal().clamp(min=1e-9).pow(-0.25)
+                    change = change * factor.view(-1, *[1] * (param.dim() - side - 1))
+            if state["turns"] is not None:
+                turned = state["turns"] @ change.reshape(-1, 1)
+                state["turns"].mul_(0.9).add_(change.reshape(1, -1))
+                change = change + turned.sum() * 1e-3
+            average, (count, _) = state["averages"][0.5], state["averages"]["slow"]
+            state["averages"]["slow"] = count + 1, None
+            param.sub_(average.lerp_(change, 0.5), alpha=group["lr"] / float(count + 1))
+
+
 class Codes(Lamb):
     """Numbers of 8 bits, and a scale for all of them."""
 
@@ -120,7 +148,8 @@ class WithAux(torch.optim.Optimizer):
                 param.sub_(change, alpha=group["lr"])
 
 
-OWN = [(Lamb, {}, SHAPES), (Shampoo, {}, SHAPES[:-1]), (Codes, {}, (*SHAPES[:-1], (0, 3)))]
+OWN = [(Lamb, {}, SHAPES), (Shampoo, {}, SHAPES[:-1]), (Sides, {}, SHAPES[:-1]),
+       (Codes, {}, (*SHAPES[:-1], (0, 3)))]
 if MUON is not None:
     OWN += [(MUON, {"lr": 0.1}, MATRICES),
             (MUON, {"lr": 0.1, "nesterov": False, "adjust_lr_fn": "match_rms_adamw"}, MATRICES)]
@@ -469,7 +498,15 @@ class Listed(Lamb):
     def step(self):
         super().step()
         for _, param, state in self.params():
-            state["sides"] = [torch.eye(length) for length in param.shape]
+            state["sides"] = {*param.shape}
+
+
+class Gaps(Lamb):
+    @torch.no_grad()
+    def step(self):
+        super().step()
+        for _, param, state in self.params():
+            state["sides"] = torch.zeros(3, 5)[:, ::2]
 
 
 class Chance(Lamb):
@@ -504,7 +541,8 @@ class Moves(Lamb):
      r"and float32 \(3,\) later"),
     (Later, r"its state changes its shape or type: late is not there after the first step, and"),
     (Clipped, "what it does to a parameter depends on the others, or on chance: it needs several"),
-    (Listed, "its state has sides, a list: only plain tensors and numbers can be in a record"),
+    (Listed, "its state has sides, a set: only plain tensors and numbers can be in a record"),
+    (Gaps, "its state has sides, with gaps between its elements"),
     (Chance, ".*depends on the others, or on chance"),
     (Calls, "it counts in itself, neither in its groups nor in the state of .*: calls"),
     (Moves, "it changes its param_groups as it steps: sums, a Tensor"),

@@ -172,3 +172,7 @@ def pairs_in_same_memory(tensors: Sequence[Optional[Tensor]]) -> Iterator[Tuple[
             if _have_common(one.detach(), two.detach()):
                 yield min(other, number), max(other, number)
         before.append((device, begin, end, number))
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).replace("torch.", "")

@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 import torch
 
 from .._core.library import SpillwayError
-from .._optim.pack import DTYPES
+from .._values.pack import DTYPES
 from .._optim.tile_step import MASTER
 from .._optim.tiles import COMPACT, Compact, item_bytes
 from ..state import CommittedRecord, committed_state

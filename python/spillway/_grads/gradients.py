@@ -25,11 +25,12 @@ import torch
 from torch import Tensor
 
 from .._core.library import SpillwayError
+from .._core.tensors import name_of
 from .._optim.layout import GRADIENT
 from .._optim.records import Records
 from .._optim.tile_step import Scratch, local_of, piece_of, read_piece, write_piece
 from .._optim.tiled import Tiled, check_gradient
-from .._optim.tiles import Piece, Tile, name_of
+from .._optim.tiles import Piece, Tile
 from .ddp_buckets import Reduced
 from .departures import Departures
 from .stored_placeholder import Gradient, Question, StoredGradient

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from .._core.library import SpillwayError
+from .._values.nested import flat, nested
+from .._values.pack import pack, unpack
 from .elementwise import Options
-from .pack import pack, unpack
 from .tile_step import MASTER, ON_DRIVES, Entry, local_of
 
 _log = logging.getLogger("spillway")
@@ -177,7 +178,7 @@ def loaded_entries(params: Sequence[Tensor], fields: Sequence[Shapes],
             continue
         dtype = torch.float32 if MASTER in names else param.dtype
         entry = {}
-        for name, value in state.items():
+        for name, value in flat(state).items():
             if name == MASTER and MASTER not in names:
                 continue
             value = local_of(value)
@@ -186,7 +187,7 @@ def loaded_entries(params: Sequence[Tensor], fields: Sequence[Shapes],
                 continue
             _check(number, names, name, value)
             entry[name] = _cast(value, name, dtype)
-        entries.append(entry)
+        entries.append(nested(entry))
     if cast:
         _log.warning("the state_dict has masters that are not float32, of parameter %d and %d "
                      "more: an optimizer that keeps none has loaded them and left them as they "

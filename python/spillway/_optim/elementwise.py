@@ -21,7 +21,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .tiles import Field, name_of
+from .._core.tensors import name_of
+from .tiles import Field
 
 # A multiple of the blocks in which classes scale their state (128, 256, 2048), above the sizes from
 # which they do (4096); its parts are neither. PyTorch uses one thread for that many.

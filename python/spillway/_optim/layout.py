@@ -10,10 +10,10 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Uni
 import torch
 
 from .._core.library import Size, SpillwayError, size
+from .._core.tensors import name_of
 from ..store import Store
 from .tiles import (Field, Kept, Laid, Tile, Wholes, beside, cut, element_bytes, has_whole,
-                    has_master, is_compact, item_bytes, kept_bytes, name_of, run_name, whole,
-                    with_fields)
+                    has_master, is_compact, item_bytes, kept_bytes, run_name, whole, with_fields)
 
 Memory = Union[Size, None]
 

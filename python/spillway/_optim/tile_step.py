@@ -22,9 +22,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from .._core.tensors import name_of
+from .._values.nested import flat, nested
 from .elementwise import (Act, Options, Refused, changes_in, is_plain, make, on_host, one_of,
                           options_of, own_of, take_step)
-from .tiles import Field, Piece, Tile, name_of
+from .tiles import Field, Piece, Tile
 
 _log = logging.getLogger("spillway")
 
@@ -381,11 +383,11 @@ class TileStepper:
         fields = {field.name: field for field in tile.fields}
         for run in runs:
             if run.entry is not None:
-                inner.state[run.param] = {
+                inner.state[run.param] = nested({
                     name: run.of(views[name], fields[name]) if value is ON_DRIVES else
                     value.clone() if isinstance(value, Tensor) else value
                     for name, value in run.entry.items()
-                }
+                })
         homes = [param.detach() for param in params]
         before = own_of(inner.param_groups[0])
         looking = self._unchanged.look(params) if act is take_step else contextlib.nullcontext()
@@ -398,7 +400,7 @@ class TileStepper:
         after: Dict[int, Entry] = {}
         for run in runs:
             entry = _taken_over(optimizer_class, fields, run, views,
-                                inner.state.get(run.param, {}))
+                                flat(inner.state.get(run.param, {})))
             after.update({piece.parameter: entry for piece in run.pieces})
         inner.state.clear()  # its views are of memory that is released
         inner.param_groups = []

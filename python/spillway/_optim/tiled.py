@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .._core.library import SpillwayError
+from .._values.nested import flat, nested
 from .elementwise import Act, Options
 from .interleaved import Interleaved
 from .masters import Masters, master_is_compact, master_of
@@ -329,12 +330,13 @@ class Tiled:
         tiles = [tile for tile in self.records.layout.tiles
                  if any(whole[piece.parameter] is not None for piece in tile.pieces)]
         self.visit(tiles, gather)
-        return whole
+        return [state and nested(state) for state in whole]
 
     def fill(self, whole: Sequence[Optional[Dict[str, Any]]]) -> None:
         """The other way: the state of each parameter, as gathered() gives it. A master that it has
         not comes from the parameter."""
         entries: List[Entry] = []
+        whole = [state and flat(state) for state in whole]
         for state, names in zip(whole, self.field_shapes()):
             entries.append(None if state is None else {
                 name: ON_DRIVES if name in names and isinstance(value, Tensor) else value

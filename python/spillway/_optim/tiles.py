@@ -18,6 +18,8 @@ from typing import Any, Iterator, List, Mapping, Optional, Sequence, Tuple, Unio
 
 import torch
 
+from .._core.tensors import name_of
+
 # Fields begin where a cache line does: vector instructions then split none.
 _ALIGN_BYTES = 64
 # Of a tile's description: C takes 64 KiB.
@@ -179,10 +181,6 @@ def has_whole(kept: Kept, parameters: Sequence[Laid], name: str) -> bool:
 def is_compact(kept: Kept, parameters: Sequence[Laid]) -> bool:
     """Whether the records of these have compact masters."""
     return any(field.compact for field in fields_for(kept, parameters[0].shape))
-
-
-def name_of(dtype: torch.dtype) -> str:
-    return str(dtype).replace("torch.", "")
 
 
 def _aligned(len_bytes: int) -> int:

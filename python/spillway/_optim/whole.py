@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from .._core.tensors import name_of
+from .._values.nested import flat, is_nest, nested
 from .elementwise import (EVAL, STEPS_BEFORE, TRAIN, InItself, Options, Refused, act_on_one, acted,
                           changes_without_gradients, check_counted, check_made, check_turned,
                           copied, drawn, is_plain, lower_rate, make, one_of, probe, same, take_step,
                           turns)
-from .tiles import Field, Wholes, name_of
+from .tiles import Field, Wholes
 
 Shape = Tuple[int, ...]
 _States = List[Dict[str, Any]]
@@ -51,13 +53,16 @@ def _state_of(optimizer: Optimizer, param: Tensor) -> Dict[str, Any]:
     :raises Refused: it has something that no record and no entry can have
     """
     state: Dict[str, Any] = {}
-    for name, value in optimizer.state.get(param, {}).items():
+    for name, value in flat(optimizer.state.get(param, {})).items():
         if isinstance(value, Tensor):
             if not is_plain(value):
                 raise Refused(f"its state has {name}, a {type(value).__name__}, which is not a "
                               "plain tensor")
-            value = value.detach().clone(memory_format=torch.contiguous_format)
-        elif value is not None and not isinstance(value, (bool, int, float, str)):
+            if not value.is_contiguous():
+                raise Refused(f"its state has {name}, with gaps between its elements, which a "
+                              "record has not")
+            value = value.detach().clone()
+        elif not (value is None or is_nest(value) or isinstance(value, (bool, int, float, str))):
             raise Refused(f"its state has {name}, a {type(value).__name__}: only plain tensors and "
                           "numbers can be in a record")
         state[name] = value
@@ -65,8 +70,9 @@ def _state_of(optimizer: Optimizer, param: Tensor) -> Dict[str, Any]:
 
 
 def _copy_of(state: Optional[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
-    return state and {name: value.clone() if isinstance(value, Tensor) else value
-                      for name, value in state.items()}
+    """As a class has it."""
+    return state and nested({name: value.clone() if isinstance(value, Tensor) else value
+                             for name, value in state.items()})
 
 
 class _Trial:

@@ -27,8 +27,8 @@ from torch import nn
 
 from .._core.free_memory import takers
 from .._core.library import SpillwayError, bytes_text
+from .._core.tensors import name_of
 from .._optim.tile_step import local_of
-from .._optim.tiles import name_of
 from ..store import Store
 from .conversion import adopt, part, why_not
 from .order import Order

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# spillway/_optim/pack.py - plain objects and tensors as bytes, and back without running code
+# spillway/_values/pack.py - plain objects and tensors as bytes, and back without running code
 """For what goes with a commit. Numbers, strings, bytes, lists, tuples, dicts, sets and tensors come
 back as they were, bit for bit; nothing else is taken, and nothing that is read can run code or make
 another object. The same bytes whatever PyTorch's version.
@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, List
 import torch
 from torch import Tensor
 
-from .tiles import name_of
+from .._core.tensors import name_of
 
 _PLAIN = (type(None), bool, int, float, str)
 _SEQUENCES: Dict[str, Callable[[List[Any]], Any]] = {"list": list, "tuple": tuple, "set": set}
