@@ -41,9 +41,9 @@ from ._grads.departures import Departures, GradientStats
 from ._grads.gradients import Gradients
 from ._optim.checkpoint import (Checkpoint, decoded, encoded, loaded_entries, loaded_groups,
                                 is_same_run, loaded_parameters, random_state, set_random_state)
-from ._optim.elementwise import (EVAL, TRAIN, Act, Options, changes_without_gradients,
-                                 counted_alone, is_same_on, made_alike, made_options, make,
-                                 on_host, options_of, stand_in, take_step, turns)
+from ._optim.elementwise import counted_alone, is_same_on
+from ._optim.inner import (ABSENT, EVAL, TRAIN, Act, Options, changes_without_gradients, made_alike,
+                           made_options, make, on_host, options_of, stand_in, take_step, turns)
 from ._optim.interleaved import Interleaved
 from ._optim.layout import Memory, check_room, lay_out, least_bytes
 from ._optim.masters import check_rounding
@@ -68,7 +68,6 @@ _log = logging.getLogger("spillway")
 
 _REDUCED = (torch.float16, torch.bfloat16)
 _WHOLE = (torch.float32, torch.float64)
-_ABSENT = object()
 # Options that choose other arithmetic than loops over single tensors.
 _OTHER_ARITHMETIC = ("foreach", "fused", "capturable", "differentiable")
 
@@ -338,14 +337,14 @@ class Optimizer(torch.optim.Optimizer):
             changes = counted_alone(self._classes[number][0], group, self._classes[number][1])
         except Exception:  # the class's own, which refuses it where it is tried
             return {}
-        return {name: group.get(name, _ABSENT) for each in changes for name in each}
+        return {name: group.get(name, ABSENT) for each in changes for name in each}
 
     def _options_at_first(self, number: int) -> Options:
         """The options of a group, with which its class is tried: before it has counted steps."""
         group = options_of(self.param_groups[number])
         for name, value in self._counts[number].items():
             group[name] = value
-        return {name: value for name, value in group.items() if value is not _ABSENT}
+        return {name: value for name, value in group.items() if value is not ABSENT}
 
     def _check_parameter(self, param: Tensor) -> None:
         name = name_of(param.dtype)

@@ -10,7 +10,8 @@ import torch
 
 from fake_state import FakeStore
 from pairs import HOOKS, Pair, made, over
-from spillway._optim.elementwise import made_options, probe
+from spillway._optim.elementwise import probe
+from spillway._optim.inner import made_options
 
 pytestmark = pytest.mark.usefixtures("fake_state")
 

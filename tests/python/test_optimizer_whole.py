@@ -20,7 +20,7 @@ import spillway.torch
 from conftest import SEED, make_store
 from fake_state import FakeStore
 from pairs import HOOKS, Pair, assert_same, give_grads, made, needs_hooks, of, over
-from spillway._optim.elementwise import made_options
+from spillway._optim.inner import made_options
 from spillway._optim.whole import probe_whole
 
 MUON = getattr(torch.optim, "Muon", None)

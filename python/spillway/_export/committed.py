@@ -12,9 +12,9 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 import torch
 
 from .._core.library import SpillwayError
-from .._values.pack import DTYPES
 from .._optim.tile_step import MASTER
 from .._optim.tiles import COMPACT, Compact, item_bytes
+from .._values.pack import DTYPES
 from ..state import CommittedRecord, committed_state
 from ..store import Store
 

@@ -29,9 +29,9 @@ from torch.futures import Future
 from .._core import library
 from .._core.library import SpillwayError
 from .._core.tensors import buffer_of
-from .._values.pack import pack, unpack
 from .._optim.ranks import Group, ranks_of, world
 from .._optim.tiles import item_bytes
+from .._values.pack import pack, unpack
 from ..store import Path, Store, committed
 
 _MAGIC = b"SPWDCP\0\1"

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from .._core.library import SpillwayError
-from .._optim.elementwise import Options
+from .._optim.inner import Options
 from .._optim.tile_step import Entry, are_equal, gradient_type, local_of, piece_of
 from .._optim.tiled import InMemory, Tiled, check_gradient
 from .._optim.tiles import Piece, Tile

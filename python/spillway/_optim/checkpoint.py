@@ -17,7 +17,7 @@ from torch import Tensor
 from .._core.library import SpillwayError
 from .._values.nested import flat, nested
 from .._values.pack import pack, unpack
-from .elementwise import Options
+from .inner import Options
 from .tile_step import MASTER, ON_DRIVES, Entry, local_of
 
 _log = logging.getLogger("spillway")

@@ -9,19 +9,18 @@ the vector is longer than such limits, and one step is tried with as many elemen
 """
 from __future__ import annotations
 
-import contextlib
-import copy
 import math
-import operator
 import random
-from typing import (Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple,
-                    Type)
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple, Type
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from .._core.tensors import name_of
+from .inner import (ABSENT, ARITHMETIC, EVAL, TRAIN, Act, Options, Refused, act_on_one, acted,
+                    alone, copied, is_plain, kept, made_options, make, one_of, same, take_step,
+                    turns)
 from .tiles import Field
 
 # A multiple of the blocks in which classes scale their state (128, 256, 2048), above the sizes from
@@ -42,26 +41,8 @@ _SHAPES = ((224, 128), (8, 14, 16, 16))
 # One step is tried with all elements, but at most this many.
 _COUNT_MAX = 1 << 18
 
-# Options that choose other arithmetic than loops over single tensors.
-_ARITHMETIC = ("foreach", "fused")
-# What torch.optim.lr_scheduler adds to a group. Some classes take no other names than theirs.
-_OF_SCHEDULERS = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr")
-
-_ABSENT = object()
-
-Options = Dict[str, Any]
-# What an optimizer is told to do.
-Act = Callable[[Optimizer], Any]
 # Fields, what else the state has, and what a step has made of the options of the group.
 _State = Tuple[Options, Options, Options]
-
-
-def on_host() -> ContextManager[Any]:
-    """Here a class of optimizer makes its tensors on the host, whatever the default device is."""
-    if torch.empty(0).device.type == "cpu":  # any device: asks for the default
-        return contextlib.nullcontext()
-    host: Any = torch.device("cpu")
-    return host if hasattr(host, "__enter__") else contextlib.nullcontext()
 
 
 class _Path:
@@ -95,61 +76,6 @@ def _paths(generator: torch.Generator) -> List[_Path]:
     back = torch.argsort(order)
     return [_WHOLE, _IN_PARTS, *map(_shaped, _SHAPES),
             _Path(lambda whole: _cut(whole[order]), lambda parts: torch.cat(parts)[back], True)]
-
-
-def make(optimizer_class: Type[Optimizer], params: List[Tensor], group: Options,
-         options: Options) -> Optimizer:
-    """An optimizer of the class over these tensors, with the options of a group, that steps by its
-    loops over single tensors: foreach and fused arithmetic may round otherwise."""
-    group = options_of(group)
-    group.update({name: False for name in _ARITHMETIC if name in group})
-    later = {name: group.pop(name) for name in _OF_SCHEDULERS if name in group}
-    with on_host():
-        made = optimizer_class([{"params": params, **group}], **options)
-    made.param_groups[0].update(later)
-    for name in _ARITHMETIC:
-        if name in made.defaults:
-            made.param_groups[0][name] = False
-    return made
-
-
-def stand_in(*sides: int) -> Tensor:
-    """For a parameter, where it does not matter which."""
-    return torch.zeros(sides, dtype=torch.float32, device="cpu")
-
-
-def made_alike(optimizer_class: Type[Optimizer], group: Options, options: Options) -> Optimizer:
-    """An optimizer over a stand-in with as many sides as the class takes.
-
-    :raises Exception: the class's own: it takes none, or not these options
-    """
-    first: Optional[Exception] = None
-    for sides in ((1,), (1, 1), (1, 1, 1, 1)):
-        try:
-            return make(optimizer_class, [stand_in(*sides)], group, options)
-        except Exception as error:
-            first = first or error
-    assert first is not None
-    raise first
-
-
-def made_options(optimizer_class: Type[Optimizer], group: Options, options: Options) -> Options:
-    """What the class makes of the options of a group: some add others, or make a tensor of a
-    learning rate."""
-    return options_of(made_alike(optimizer_class, group, options).param_groups[0])
-
-
-def options_of(group: Options) -> Options:
-    """The options of a group, without its parameters and their names."""
-    return {name: value for name, value in group.items() if name not in ("params", "param_names")}
-
-
-def step_of(optimizer_class: Type[Optimizer]) -> Callable[[Optimizer], Any]:
-    """Its step without the profiler's mark and without hooks: those are for whole steps."""
-    step = optimizer_class.step
-    while getattr(step, "hooked", False) and hasattr(step, "__wrapped__"):
-        step = step.__wrapped__
-    return step
 
 
 def _run(optimizer_class: Type[Optimizer], group: Options, options: Options, path: _Path,
@@ -207,84 +133,10 @@ def _made_again(optimizer: Optimizer, params: List[Tensor], group: Options,
     return again
 
 
-def take_step(optimizer: Optimizer) -> Any:
-    return step_of(type(optimizer))(optimizer)
-
-
-# Classes that train other values than those that are to be evaluated turn the ones into the others.
-TRAIN: Act = operator.methodcaller("train")
-EVAL: Act = operator.methodcaller("eval")
-
-
-def turns(optimizer_class: Type[Optimizer]) -> bool:
-    return all(callable(getattr(optimizer_class, name, None)) for name in ("train", "eval"))
-
-
-def acted(optimizer: Optimizer, act: Act) -> Options:
-    """It does that with all that it has. Return: what it has made of the options of its first
-    group."""
-    before = own_of(optimizer.param_groups[0])
-    with torch.no_grad(), on_host():
-        act(optimizer)
-    return changes_in(before, options_of(optimizer.param_groups[0]))
-
-
-def own_of(group: Options) -> Options:
-    """The options of a group, with copies of those that a step may change in place."""
-    return {name: _own(value) for name, value in options_of(group).items()}
-
-
-def _own(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.clone()
-    return kept(value) if type(value) in (list, dict) else value
-
-
-def changes_in(before: Options, after: Options) -> Options:
-    """What a step has made of the options of a group: many classes count their steps there.
-
-    :param before: of own_of()
-    :raises Refused: something else than numbers and words, and what contains them
-    """
-    changes = {name: _own(value) for name, value in after.items()
-               if name not in before or not (before[name] is value or same(before[name], value))}
-    for name, value in changes.items():
-        if not _is_plain_value(value):
-            raise Refused(f"it changes its param_groups as it steps: {name}, a "
-                          f"{type(value).__name__}")
-    for name in before.keys() - after.keys():
-        raise Refused(f"it changes its param_groups as it steps: {name} is gone")
-    return changes
-
-
-def _is_plain_value(value: Any) -> bool:
-    if type(value) in (tuple, list):
-        return all(map(_is_plain_value, value))
-    if type(value) is dict:
-        return all(map(_is_plain_value, [*value, *value.values()]))
-    if type(value) is Tensor:
-        return value.dim() == 0 and value.is_cpu and is_plain(value)
-    return value is None or type(value) in (bool, int, float, str)
-
-
-def changes_without_gradients(optimizer_class: Type[Optimizer], group: Options, options: Options,
-                              act: Act = take_step) -> Options:
-    """What a step makes of the options of a group in which nothing has a gradient."""
-    return acted(_alone(optimizer_class, group, options), act)
-
-
-def _alone(optimizer_class: Type[Optimizer], group: Options, options: Options) -> Optimizer:
-    """Over a stand-in, with these options: some begin to count when they are constructed."""
-    optimizer = made_alike(optimizer_class, own_of(group), options)
-    optimizer.param_groups[0].update({name: value for name, value in own_of(group).items()
-                                      if name not in _ARITHMETIC})
-    return optimizer
-
-
 def counted_alone(optimizer_class: Type[Optimizer], group: Options, options: Options,
                   steps: int = _STEPS) -> List[Options]:
     """What steps of a trial make of the options of a group in which nothing has a gradient."""
-    optimizer = _alone(optimizer_class, group, options)
+    optimizer = alone(optimizer_class, group, options)
     if turns(optimizer_class):
         TRAIN(optimizer)
     changes = []
@@ -305,7 +157,7 @@ def check_counted(optimizer_class: Type[Optimizer], group: Options, options: Opt
         return
     alone = counted_alone(optimizer_class, group, options, len(changes))
     others = {name for one, other in zip(changes, alone) for name in {**one, **other}
-              if not same(one.get(name, _ABSENT), other.get(name, _ABSENT))}
+              if not same(one.get(name, ABSENT), other.get(name, ABSENT))}
     if others:
         raise Refused("it changes its param_groups as it steps, by its gradients: "
                       + ", ".join(sorted(others)))
@@ -332,7 +184,7 @@ class InItself:
         if to_begin or same(before, self._numbers):
             return
         name = next(name for name in {**before, **self._numbers} if not same(
-            before.get(name, _ABSENT), self._numbers.get(name, _ABSENT)))
+            before.get(name, ABSENT), self._numbers.get(name, ABSENT)))
         raise Refused("it counts in itself, neither in its groups nor in the state of its "
                       f"parameters: {name}")
 
@@ -346,23 +198,6 @@ def check_turned(turned: Sequence[Tuple[Options, Any]]) -> None:
         raise Refused("its groups do not have whether eval() was called")
 
 
-def copied(value: Any) -> Any:
-    """What a class does with it is not done to its owner's; of a lock, say, there is no copy."""
-    try:
-        return copy.deepcopy(value)
-    except Exception:
-        return value
-
-
-def kept(value: Any) -> Any:
-    """A copy to compare with later. An object that equals only itself is not copied."""
-    if type(value) is dict:
-        return {name: kept(item) for name, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(map(kept, value))
-    return value if getattr(type(value), "__eq__") is object.__eq__ else copied(value)
-
-
 def _apart(optimizer: Optimizer, params: List[Tensor], group: Options, act: Act) -> Options:
     """As tiles are stepped: one after the other, with their state and the options of their group as
     it is, by an optimizer that has had others. Return: as acted()."""
@@ -374,33 +209,6 @@ def _apart(optimizer: Optimizer, params: List[Tensor], group: Options, act: Act)
     optimizer.state.clear()
     optimizer.state.update(states)
     return one_of(changes)
-
-
-def one_of(changes: Sequence[Options]) -> Options:
-    """What steps have made of the same options.
-
-    :raises Refused: not the same
-    """
-    names = {name for each in changes for name in each
-             if not same(each[name], changes[0].get(name, _ABSENT))}
-    names.update(name for each in changes for name in changes[0].keys() - each.keys())
-    if names:
-        raise Refused("it changes its param_groups as it steps, by what it steps: "
-                      + ", ".join(sorted(names)))
-    return changes[0]
-
-
-def act_on_one(optimizer: Optimizer, param: Tensor, state: Optional[Options], group: Options,
-               act: Act) -> Options:
-    """With a parameter alone, with this state; None: with what the optimizer has for it. Return: as
-    acted()."""
-    forced = {name: False for name in _ARITHMETIC if name in optimizer.defaults}
-    state = optimizer.state.get(param) if state is None else state
-    optimizer.param_groups = [{**own_of(group), **forced, "params": [param]}]
-    optimizer.state.clear()
-    if state is not None:
-        optimizer.state[param] = state
-    return acted(optimizer, act)
 
 
 def _state_of(optimizer: Optimizer, params: List[Tensor], path: _Path) -> Tuple[Options, Options]:
@@ -420,11 +228,6 @@ def _state_of(optimizer: Optimizer, params: List[Tensor], path: _Path) -> Tuple[
     return fields, others
 
 
-def is_plain(value: Any) -> bool:
-    """Whether all of a tensor is in the bytes of its elements."""
-    return type(value) in (Tensor, torch.nn.Parameter) and not value.is_quantized
-
-
 def _check_field(name: str, value: Any, param: Tensor) -> None:
     """:raises Refused: its bytes cannot be those of elements in a record"""
     words = f"for {param.numel()} elements its state has {name}"
@@ -436,22 +239,6 @@ def _check_field(name: str, value: Any, param: Tensor) -> None:
         raise Refused(f"{words}, which is {kind}, and not a plain tensor with a number for each")
     if value.shape != param.shape:
         raise Refused(f"{words} of another shape than the parameter")
-
-
-class Refused(Exception):
-    """Why a class cannot be cut into tiles, in words."""
-
-
-def same(one: Any, other: Any) -> bool:
-    """Bit for bit, as far as numbers have bits that count: NaN is the same as NaN."""
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        return (one.dtype == other.dtype and one.shape == other.shape
-                and bool(((one == other) | ((one != one) & (other != other))).all()))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
-    return type(one) is type(other) and (one == other or (one != one and other != other))
 
 
 def drawn(generator: torch.Generator, dtype: torch.dtype,
@@ -479,7 +266,7 @@ def is_same_on(device: torch.device, optimizer_class: Type[Optimizer], group: Op
 def check_made(optimizer_class: Type[Optimizer], group: Options, options: Options) -> None:
     """:raises Refused: the class would make other options of those that a group has"""
     again = made_options(optimizer_class, group, options)
-    for name in sorted(again.keys() & group.keys() - set(_ARITHMETIC)):
+    for name in sorted(again.keys() & group.keys() - set(ARITHMETIC)):
         if not same(group[name], again[name]):
             raise Refused(f"the group has {name}={group[name]!r}, of which its constructor makes "
                           f"{again[name]!r}")

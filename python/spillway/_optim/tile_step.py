@@ -24,8 +24,8 @@ from torch.optim import Optimizer
 
 from .._core.tensors import name_of
 from .._values.nested import flat, nested
-from .elementwise import (Act, Options, Refused, changes_in, is_plain, make, on_host, one_of,
-                          options_of, own_of, take_step)
+from .inner import (Act, Options, Refused, changes_in, give, is_plain, make, on_host, one_of,
+                    options_of, own_of, take_step)
 from .tiles import Field, Piece, Tile
 
 _log = logging.getLogger("spillway")
@@ -377,9 +377,7 @@ class TileStepper:
             inner = make(optimizer_class, params, group, options)
         else:
             inner.state.clear()
-        # Of a new one as well: some begin to count when they are constructed.
-        forced = {name: False for name in ("foreach", "fused") if name in inner.defaults}
-        inner.param_groups = [{**own_of(group), **forced, "params": params}]
+        give(inner, params, group)
         fields = {field.name: field for field in tile.fields}
         for run in runs:
             if run.entry is not None:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .._core.library import SpillwayError
 from .._values.nested import flat, nested
-from .elementwise import Act, Options
+from .inner import Act, Options
 from .interleaved import Interleaved
 from .masters import Masters, master_is_compact, master_of
 from .records import Records, Taken
@@ -249,7 +249,6 @@ class Tiled:
         :param numbers: of their groups
         :raises SpillwayError: a drive failed: some are turned, so this state is of no use any more
         """
-        self.check_whole()
         after: Dict[int, Entry] = {}
         tiles = [tile for tile in self.records.layout.tiles if tile.group in numbers
                  and any(self.entries[piece.parameter] is not None for piece in tile.pieces)]

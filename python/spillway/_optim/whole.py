@@ -18,10 +18,10 @@ from torch.optim import Optimizer
 
 from .._core.tensors import name_of
 from .._values.nested import flat, is_nest, nested
-from .elementwise import (EVAL, STEPS_BEFORE, TRAIN, InItself, Options, Refused, act_on_one, acted,
-                          changes_without_gradients, check_counted, check_made, check_turned,
-                          copied, drawn, is_plain, lower_rate, make, one_of, probe, same, take_step,
-                          turns)
+from .elementwise import (STEPS_BEFORE, InItself, check_counted, check_made, check_turned, drawn,
+                          lower_rate, probe)
+from .inner import (EVAL, TRAIN, Options, Refused, act_on_one, acted, changes_without_gradients,
+                    copied, is_plain, make, one_of, same, take_step, turns)
 from .tiles import Field, Wholes
 
 Shape = Tuple[int, ...]
@@ -114,9 +114,10 @@ class _Trial:
             itself.check(to_begin=not states)
             states.append([_state_of(optimizer, param) for param in params])
         turned = []
-        assert optimizer is not None
+        assert optimizer is not None and itself is not None
         for turn in (EVAL, TRAIN) if turns(self._class) else ():
             turned.append((acted(optimizer, turn), [param.clone() for param in params]))
+            itself.check()
         check_turned(turned)
         return params, states, changes, turned
 
